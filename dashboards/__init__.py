@@ -1,0 +1,1 @@
+"""Everything that reads asv results: series, detection, gate, bisect, pages."""
