@@ -1,9 +1,9 @@
 """A Triton kernel to the Ascend compiler's last textual form, without an NPU.
 
-Triton source -> TTIR -> Linalg (triton-ascend, in a worker process) -> HIVM (bishengir-compile), stopped just
-before convert-hivm-to-std, where UB addresses, double buffers, flags and barriers are final and the operations
-are still typed.  The last step to a binary (hivmc) belongs to CANN and is not needed: success means that the
-wanted text is there and the compiler printed no error but the one about the missing hivmc.
+Triton source -> TTIR -> Linalg (triton-ascend, in a worker process) -> HIVM (bishengir-compile), stopped
+just before convert-hivm-to-std, where UB addresses, double buffers, flags and barriers are final and the
+operations are still typed.  The last step to a binary (hivmc) belongs to CANN and is not needed: success means
+that the wanted text is there and the compiler printed no error but the one about the missing hivmc.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import enum
 import gzip
 import hashlib
 import json
@@ -52,9 +53,7 @@ DTYPES = {
 }  # fmt: skip
 
 LOCATION_LINE = re.compile(r"^#loc\d* = .*\n?", re.M)
-LOCATION_USE = re.compile(
-    r' loc\((?:[^()"]|"(?:[^"\\]|\\.)*"|\((?:[^()"]|"(?:[^"\\]|\\.)*"|\([^()]*\))*\))*\)'
-)
+LOCATION_USE = re.compile(r' loc\((?:[^()"]|"(?:[^"\\]|\\.)*"|\((?:[^()"]|"(?:[^"\\]|\\.)*"|\([^()]*\))*\))*\)')
 LOCATION_FILE = re.compile(r'(loc\(")((?:[^"\\]|\\.)*)(")')
 HIVMC = re.compile(r"hivmc|Failed to run BiShengIR pipeline|BiShengIR pipeline")
 
@@ -200,11 +199,14 @@ def _constant(name: str, value: Any) -> Any:
         while hasattr(value, "fn"):
             value = value.fn
         return _place(value)
+    if isinstance(value, enum.Enum):
+        kind = type(value)
+        return {"enum": kind.__module__, "qualname": kind.__qualname__, "name": value.name}
     raise TypeError(f"constant {name}: cannot hand a {type(value).__name__} to the compiler")
 
 
 class Worker:
-    """The lowering process, started at the first request and again after a crash, a hang or an edited file."""
+    """The lowering process, started at the first request, and anew after a crash, a hang or an edit."""
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[str] | None = None
@@ -248,9 +250,7 @@ class Worker:
         environment["TRITON_DISABLE_LINE_INFO"] = "false"
         environment["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
         root = str(Path(__file__).resolve().parent.parent)
-        environment["PYTHONPATH"] = os.pathsep.join([root, environment.get("PYTHONPATH", "")]).rstrip(
-            os.pathsep
-        )
+        environment["PYTHONPATH"] = os.pathsep.join([root, environment.get("PYTHONPATH", "")]).rstrip(os.pathsep)
         self.errors = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
             [sys.executable, "-m", "ascend_model.lower"],
@@ -328,14 +328,12 @@ def run_compiler(linalg: str, flags: list[str], version: str, timeout: float) ->
         notes = tuple(dict.fromkeys(re.findall(r"^\[NOTE\] (.*)$", words, re.M)))
         dumps = re.split(r"^// -----// IR Dump Before .*\n", words, flags=re.M)
         hivm = last.read_text() if last.exists() else dumps[-1] if len(dumps) > 1 else ""
-        hivm = re.split(
-            r"^(?:\[ERROR\]|\[WARNING\]|\[NOTE\]|loc\(|<unknown>:|/).*", hivm, maxsplit=1, flags=re.M
-        )[0]
+        hivm = re.split(r"^(?:\[ERROR\]|\[WARNING\]|\[NOTE\]|loc\(|<unknown>:|/).*", hivm, maxsplit=1, flags=re.M)[
+            0
+        ]
         errors = [line for line in words.splitlines() if "error:" in line.lower() and not HIVMC.search(line)]
         if errors or not hivm.strip():
-            text = (
-                "\n".join(errors) or _first_words(words) or f"bishengir-compile ended with {done.returncode}"
-            )
+            text = "\n".join(errors) or _first_words(words) or f"bishengir-compile ended with {done.returncode}"
             status = UB_OVERFLOW if "ub overflow" in text.lower() else COMPILE_FAILED
             return _failure(status, text.replace(str(source), "kernel.mlir"), notes)
         last.write_text(hivm)

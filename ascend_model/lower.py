@@ -38,6 +38,8 @@ def load_kernel(request: dict[str, Any]):
         module = sys.modules.get(name)
         if module is None:
             spec = importlib.util.spec_from_file_location(name, file)
+            if spec is None or spec.loader is None:
+                raise ImportError(f"{file} is no Python file")
             module = importlib.util.module_from_spec(spec)
             sys.modules[name] = module
             try:
@@ -61,10 +63,10 @@ def constant(value: Any) -> Any:
         if "tuple" in value:
             return tuple(constant(v) for v in value["tuple"])
         if "enum" in value:
-            holder = importlib.import_module(value["enum"])
+            kind: Any = importlib.import_module(value["enum"])
             for part in value["qualname"].split("."):
-                holder = getattr(holder, part)
-            return holder[value["name"]]
+                kind = getattr(kind, part)
+            return kind[value["name"]]
         return load_kernel(value)
     return value
 
@@ -112,17 +114,14 @@ def lower(request: dict[str, Any]) -> dict[str, Any]:
     ir.load_dialects(context)
     backend.load_dialects(context)
     try:
-        module = source.make_ir(
-            options, backend.get_codegen_implementation(), backend.get_module_map(), context
-        )
+        module = source.make_ir(options, backend.get_codegen_implementation(), backend.get_module_map(), context)
         metadata = {"hash": "", "target": target, **options.__dict__}
         module = make_ttir(module, metadata, options)
     except Exception as error:
-        words = [f"{type(error).__name__}: {error}"]
-        while error.__cause__ is not None:
-            error = error.__cause__
-            words.append(f"{type(error).__name__}: {error}")
-        return {"error": "frontend error", "message": "\n".join(words)}
+        chain: list[BaseException] = [error]
+        while chain[-1].__cause__ is not None:
+            chain.append(chain[-1].__cause__)
+        return {"error": "frontend error", "message": "\n".join(f"{type(e).__name__}: {e}" for e in chain)}
     try:
         linalg = ttir_to_linalg(module, metadata, options, named_ops=True)
     except subprocess.CalledProcessError as error:
