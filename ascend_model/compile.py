@@ -118,7 +118,8 @@ def compile_kernel(
     made = Compiled(OK, "", name, target, version, toolchain.triton_ascend_version() or "")
     answer = WORKER.ask(request, timeout)
     if "error" in answer:
-        return dataclasses.replace(made, status=answer["error"], message=_first_words(answer["message"]))
+        words = _first_words(shorten_paths(answer["message"], request["path"]))
+        return dataclasses.replace(made, status=answer["error"], message=words)
     linalg = portable_locations(answer["linalg"], request["path"])
     flags = [f"--target={target}", *FLAGS]
     bare = strip_locations(linalg)
@@ -152,8 +153,12 @@ def describe(
         "arguments": {name: _argument(name, value) for name, value in args.items()},
         "constants": {name: _constant(name, value) for name, value in constants.items()},
         "options": dict(options),
-        "path": [os.path.abspath(entry) for entry in sys.path if os.path.isdir(entry or ".")],
+        "path": _import_path(),
     }
+
+
+def _import_path() -> list[str]:
+    return [os.path.abspath(entry) for entry in sys.path if os.path.isdir(entry or ".")]
 
 
 def _place(function: Any) -> dict[str, Any]:
@@ -249,11 +254,11 @@ class Worker:
         environment["TRITON_INTERPRET"] = "0"
         environment["TRITON_DISABLE_LINE_INFO"] = "false"
         environment["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
-        root = str(Path(__file__).resolve().parent.parent)
-        environment["PYTHONPATH"] = os.pathsep.join([root, environment.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+        # The same search order as here: two copies of a package may be on it.
+        environment["PYTHONPATH"] = os.pathsep.join(_import_path())
         self.errors = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "ascend_model.lower"],
+            [sys.executable, str(Path(__file__).with_name("lower.py"))],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
             text=True, env=environment,
         )  # fmt: skip
@@ -369,17 +374,14 @@ def strip_locations(text: str) -> str:
 
 def portable_locations(text: str, path: list[str]) -> str:
     """MLIR text whose location files are relative to the import path, the same on every machine."""
-    roots = sorted((p.rstrip(os.sep) + os.sep for p in path), key=len, reverse=True)
+    return LOCATION_FILE.sub(lambda match: match[1] + shorten_paths(match[2], path) + match[3], text)
 
-    def shorten(match: re.Match[str]) -> str:
-        file = match[2]
-        for root in roots:
-            if file.startswith(root):
-                file = file[len(root) :]
-                break
-        return match[1] + file + match[3]
 
-    return LOCATION_FILE.sub(shorten, text)
+def shorten_paths(text: str, path: list[str]) -> str:
+    """Text without the import path's folders in front of file names."""
+    for root in sorted({entry.rstrip(os.sep) + os.sep for entry in path}, key=len, reverse=True):
+        text = text.replace(root, "")
+    return text
 
 
 def _first_words(text: str, most: int = 40) -> str:

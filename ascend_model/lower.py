@@ -22,9 +22,7 @@ FILES: dict[str, int] = {}  # source file -> its time when imported; a changed o
 
 def load_kernel(request: dict[str, Any]):
     """The jitted function named by module, file and qualified name."""
-    for entry in reversed(request["path"]):
-        if entry not in sys.path:
-            sys.path.insert(0, entry)
+    sys.path[:] = request["path"]
     name, file = request["module"], request["file"]
     module = None
     if name != "__main__" and not name.startswith("_ascend_model_file_"):
