@@ -25,8 +25,6 @@ def enable_on_cpu() -> None:
     """
     if NAME not in os.environ and device.kind() == "cpu" and "triton" not in sys.modules:
         os.environ[NAME] = "1"
-    if on():
-        mend()
 
 
 def mend() -> None:

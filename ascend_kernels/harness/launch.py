@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from . import interpreter
 from .device import GRID_LIMIT
 from .spec import PlanError
 
@@ -32,6 +33,8 @@ class Launch:
 
 def on_device(launch: Launch) -> None:
     """Run on the device of the tensors, on its current stream (on CPU tensors: Triton's interpreter)."""
+    if interpreter.on():
+        interpreter.mend()
     launch.kernel[launch.grid](*launch.args.values(), **launch.constants, **launch.options)
 
 
