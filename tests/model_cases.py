@@ -71,7 +71,14 @@ def _float_math(rng: np.random.Generator) -> Launch:
 
 
 def _cast(source: str, target: str) -> Callable[[np.random.Generator], Launch]:
-    kinds = {"f32": np.float32, "f16": np.float16, "i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64}
+    kinds = {
+        "f32": np.float32,
+        "f16": np.float16,
+        "i8": np.int8,
+        "i16": np.int16,
+        "i32": np.int32,
+        "i64": np.int64,
+    }
 
     def make(rng: np.random.Generator) -> Launch:
         n = 2500
@@ -193,7 +200,9 @@ def _dot_rows(rng: np.random.Generator) -> Launch:
 def _argmax(rng: np.random.Generator) -> Launch:
     x = _normal(rng, 5, 500)
     x[2, 100] = x[2, 300] = 99.0
-    return Launch(5, {"x": x, "out": np.zeros(5, np.int32), "cols": 500}, {"out": x.argmax(axis=1).astype(np.int32)})
+    return Launch(
+        5, {"x": x, "out": np.zeros(5, np.int32), "cols": 500}, {"out": x.argmax(axis=1).astype(np.int32)}
+    )
 
 
 def _row_gather(rng: np.random.Generator) -> Launch:
@@ -406,10 +415,7 @@ CASES = (
     ),
     Case("absmax", kernels.absmax_scale, {"D": 128}, _absmax, {"x": "bf16"}),
     Case("two_axes", kernels.two_grid_axes, {"BLOCK": 256}, _two_axes),
-    *(
-        Case(f"assign_{p}", getattr(kernels, f"assign_{p}"), _POOL, _assign(), unsafe=p in UNSAFE)
-        for p in ASSIGN
-    ),
+    *(Case(f"assign_{p}", getattr(kernels, f"assign_{p}"), _POOL, _assign(), unsafe=p in UNSAFE) for p in ASSIGN),
     Case("assign_derived_i64", kernels.assign_derived, _POOL, _assign(np.int64)),
 )
 BY_NAME = {case.name: case for case in CASES}
@@ -441,5 +447,6 @@ def mismatch(case: Case, launch: Launch) -> str:
         if not close:
             bad = np.flatnonzero(np.reshape(got, -1) != np.reshape(want, -1))
             at = int(bad[0])
-            return f"{name}: {bad.size} differ, first at {at}: {np.reshape(got, -1)[at]} for {np.reshape(want, -1)[at]}"
+            pair = f"{np.reshape(got, -1)[at]} for {np.reshape(want, -1)[at]}"
+            return f"{name}: {bad.size} differ, first at {at}: {pair}"
     return ""
