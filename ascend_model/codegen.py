@@ -377,9 +377,9 @@ class Generator:
             name = f"a{i}"
             names.append(name)
             if argument.memref:
-                kind = argument.memref
+                memref = argument.memref
                 self.env[argument.name] = Memory(
-                    "gm", kind.element, name, 0, ("?",) * len(kind.shape), (1,) * len(kind.shape), i
+                    "gm", memref.element, name, 0, ("?",) * len(memref.shape), (1,) * len(memref.shape), i
                 )
             else:
                 lo, hi = int_range(argument.type) if argument.type in INT_BITS else (0, 0)
@@ -447,7 +447,7 @@ class Generator:
         self.namespace.update(
             M=machine,
             VIEWS=machine.view,
-            F32=memoryview(np.zeros(1, np.float32)),
+            F32=np.zeros(1, np.float32).data,
             START=ceil(self.costs["program.start"]),
             HIT=ceil(self.costs["scalar.gm_hit"]),
             MISS=ceil(self.costs["scalar.gm_miss"]),
@@ -578,9 +578,7 @@ class Generator:
             return
         self.bind(op, expr, a.lo, a.hi)
 
-    def integer(
-        self, op: Op, name: str, values: list[Scalar], x: str, y: str, a: Scalar, b: Scalar
-    ) -> None:
+    def integer(self, op: Op, name: str, values: list[Scalar], x: str, y: str, a: Scalar, b: Scalar) -> None:
         kind = op.result_types[0]
         self.cost("scalar.alu")
         corners = (a.lo, a.hi), (b.lo, b.hi)
@@ -831,7 +829,8 @@ class Generator:
 
     def reshape(self, op: Op, source: Memory, dynamic: list[str]) -> None:
         groups = [
-            [int(x) for x in re.findall(r"\d+", g)] for g in re.findall(r"\[([\d,\s]*)\]", op.attrs["reassociation"])
+            [int(x) for x in re.findall(r"\d+", g)]
+            for g in re.findall(r"\[([\d,\s]*)\]", op.attrs["reassociation"])
         ]
         if op.short == "collapse_shape":
             sizes: list[int | str] = []
@@ -856,7 +855,13 @@ class Generator:
                 sizes.append(size)
                 strides.append(step)
             self.env[op.results[0]] = Memory(
-                source.space, source.elem, source.root, source.offset, tuple(sizes), tuple(strides), source.root_index
+                source.space,
+                source.elem,
+                source.root,
+                source.offset,
+                tuple(sizes),
+                tuple(strides),
+                source.root_index,
             )
             return
         shape = self.mixed(op, "static_output_shape", dynamic)
@@ -1205,22 +1210,20 @@ class Generator:
                 source.root_index,
             )
         elif name in ("set_flag", "wait_flag"):
-            source, waiter = op.pipe("set_pipe"), op.pipe("wait_pipe")
-            if source not in PIPES or waiter not in PIPES:
-                raise unsupported(op, f"between {source} and {waiter}")
+            giver, waiter = op.pipe("set_pipe"), op.pipe("wait_pipe")
+            if giver not in PIPES or waiter not in PIPES:
+                raise unsupported(op, f"between {giver} and {waiter}")
             event = re.search(r"EVENT_ID(\d+)", op.attrs.get("static_event_id", ""))
             which = event.group(1) if event else self.scalar(op.operands[0]).expr
             self.cost("scalar.flag")
             self.count("flags")
             self.flush()
-            pair = f"{PIPES.index(source)}, {PIPES.index(waiter)}"
+            pair = f"{PIPES.index(giver)}, {PIPES.index(waiter)}"
             if name == "set_flag":
                 self.emit(f"SET(ts, {pair}, {which})")
             else:
-                if waiter == "S" and self.loops:
+                if "S" in (giver, waiter) and self.loops:
                     self.count("scalar_waits_in_loops")
-                if waiter == "S":
-                    self.count("scalar_waits")
                 self.emit(f"ts = WAIT(ts, {pair}, {which}, {self.place(op)})")
         elif name == "pipe_barrier":
             pipe = op.pipe("pipe")

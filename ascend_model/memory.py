@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,11 @@ class Finding:
     place: str
     program: int
     count: int = 1
+
+    def __str__(self) -> str:
+        where = f" at {self.place}" if self.place else ""
+        times = f" ({self.count} times)" if self.count > 1 else ""
+        return f"{self.kind}: {self.message}{where}, program {self.program}{times}"
 
 
 def bf16_to_f32(bits: np.ndarray) -> np.ndarray:
@@ -180,7 +186,20 @@ class Global:
 class Tile:
     """One operand in global memory, resolved."""
 
-    __slots__ = ("arr", "bursts", "elem", "first", "hi", "lo", "n", "nbytes", "outside", "root", "shape", "strides")
+    __slots__ = (
+        "arr",
+        "bursts",
+        "elem",
+        "first",
+        "hi",
+        "lo",
+        "n",
+        "nbytes",
+        "outside",
+        "root",
+        "shape",
+        "strides",
+    )
 
     root: Global
     arr: Any
@@ -205,7 +224,7 @@ class Tile:
 
 
 class Machine:
-    """The state that the generated code works on.  One a compiled program; `begin` starts a program of the grid."""
+    """The state that the generated code works on, one a compiled kernel; `begin` starts a program of the grid."""
 
     def __init__(self, timeline: Timeline, places: Sequence[str]):
         self.time = timeline
@@ -250,7 +269,7 @@ class Machine:
     def layout(self) -> None:
         """Cut the unified buffer where any allocation begins or ends."""
         cuts = sorted({0, UB_BYTES} | {x for a in self.allocs for x in (a.lo, a.hi)})
-        self.atoms = [Atom(lo, hi) for lo, hi in zip(cuts, cuts[1:])]
+        self.atoms = [Atom(lo, hi) for lo, hi in pairwise(cuts)]
         for alloc in self.allocs:
             alloc.atoms = tuple(a for a in self.atoms if a.lo < alloc.hi and a.hi > alloc.lo)
             for atom in alloc.atoms:
@@ -336,9 +355,7 @@ class Machine:
             a.shadow = np.ndarray(shape, np.uint8, self.shadow_bytes, a.lo, steps)
         return a
 
-    def tile(
-        self, root: Global, elem: str, first: int, shape: tuple[int, ...], strides: tuple[int, ...]
-    ) -> Tile:
+    def tile(self, root: Global, elem: str, first: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Tile:
         """Resolve an operand in global memory."""
         t = Tile()
         width = ELEMENT_BITS[elem] // 8 or 1
@@ -383,7 +400,7 @@ class Machine:
     # ---- order between pipes
 
     def touch(self, pipe: int, reads: tuple[Access, ...], writes: tuple[Access, ...], place: int) -> None:
-        """Record that the next op of a pipe reads and writes these operands, and report what it did not wait for."""
+        """Record that a pipe's next op reads and writes these operands; report what it did not wait for."""
         clock = self.clock[pipe]
         issuer = self.clock[S]
         for q in (1, 2, 3):
@@ -543,9 +560,7 @@ class Machine:
         if width <= 1:
             a.shadow[...] = value
             return
-        wide = np.ndarray(
-            (*a.shadow.shape, width), np.uint8, self.shadow_bytes, a.lo, (*a.shadow.strides, 1)
-        )
+        wide = np.ndarray((*a.shadow.shape, width), np.uint8, self.shadow_bytes, a.lo, (*a.shadow.strides, 1))
         wide[...] = value if isinstance(value, int) else np.asarray(value)[..., None]
 
     def need_defined(self, a: Access, what: str, place: int) -> None:

@@ -348,7 +348,15 @@ class _Reader:
             raise self.fail(f"{name} has {len(results)} results and {len(result_types)} result types")
         loc = self.location()
         return Op(
-            name[1:-1], tuple(results), tuple(operands), attrs, tuple(regions), operand_types, result_types, line, loc
+            name[1:-1],
+            tuple(results),
+            tuple(operands),
+            attrs,
+            tuple(regions),
+            operand_types,
+            result_types,
+            line,
+            loc,
         )
 
     def integer(self) -> int:
@@ -391,7 +399,7 @@ def parse(text: str) -> Module:
             reader.skip_balanced((close,))
             reader.at += 1
     if reader.peek() != '"builtin.module"':
-        raise reader.fail(f"expected \"builtin.module\", found {reader.peek() or 'the end of the text'!r}")
+        raise reader.fail(f'expected "builtin.module", found {reader.peek() or "the end of the text"!r}')
     op = reader.op()
     while reader.peek().startswith("#"):
         reader.at += 2

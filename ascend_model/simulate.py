@@ -6,27 +6,42 @@ import hashlib
 import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from ascend_model.codegen import INT_BITS, Argument, Generated, generate, int_range, round_bf16, round_half
+from ascend_model.compile import Compiled, compile_kernel
 from ascend_model.costs import Costs, load_costs
-from ascend_model.memory import NUMPY_TYPE, Fault, Finding, Global
-from ascend_model.parse import ELEMENT_BITS, ParseError, parse
+from ascend_model.memory import Fault, Finding, Global
+from ascend_model.parse import ParseError, parse
 from ascend_model.timeline import PIPES, Event, chrome_trace
 
 MAX_OPS = 20_000_000
 """IR ops one program may execute in loops before it counts as endless."""
-WRONG = ("out of bounds read", "out of bounds write")
+
+
+OK = "ok"
+OUT_OF_BOUNDS = "out of bounds"
+FAULTS = (OUT_OF_BOUNDS, "deadlock", "endless loop", "division by zero")
+"""States of a launch whose compiled code ran in the model and is wrong."""
+NOT_MODELLED = ("unsupported", "unsupported: cube", "unreadable IR")
+"""States of a launch that compiled, but holds something the model does not know."""
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """One launch.  `status` is "ok" or says why there is no number; `cycles` is None unless it is "ok".
+    """One launch in the model; nothing here ran on a device.
 
-    Everything here is modelled: nothing ran on a device.
+    status:    "ok", one of FAULTS or NOT_MODELLED, or a state of `compile_kernel`
+    message:   why it is not "ok", with the place
+    outputs:   the tensors among the arguments, which were written in place
+    counts:    what the code did, over all programs; no constant is in them
+    cycles:    time until the last core is done; None unless the status is "ok"
+    bound_cycles: the time that moving the same bytes takes at full memory bandwidth
+    busy, stalls: cycles of the slowest program by pipe and by cause
+    findings:  hazards and faults, most of which do not change the result of this one run
     """
 
     status: str
@@ -44,7 +59,12 @@ class Simulation:
     executed_ops: int = 0
     model_version: str = ""
     trace: dict[str, Any] | None = None
-    compiled: Any = None
+    compiled: Compiled | None = None
+
+    @property
+    def code(self) -> str:
+        """Hash of the compiled program; equal codes mean equal programs."""
+        return self.compiled.code if self.compiled else ""
 
 
 _CACHE: OrderedDict[tuple[str, str, bool], tuple[Any, Generated]] = OrderedDict()
@@ -64,6 +84,54 @@ def _program(generic: str, costs: Costs, trace: bool) -> tuple[Any, Generated]:
     else:
         _CACHE.move_to_end(key)
     return found
+
+
+def simulate(
+    kernel: Any,
+    grid: int | Sequence[int],
+    args: Mapping[str, Any] | Sequence[Any],
+    constants: Mapping[str, Any] | None = None,
+    target: str = "Ascend910B1",
+    compiler: str | None = None,
+    trace: bool = False,
+    *,
+    costs: Costs | None = None,
+    max_ops: int = MAX_OPS,
+    keep_numbers: bool = False,
+    timeout: float = 120.0,
+    cache: bool = True,
+) -> Simulation:
+    """Compile a `@triton.jit` function for Ascend and execute what the compiler made of it.
+
+    kernel:    any `@triton.jit` function that can be imported from its file
+    grid:      programs along one to three axes
+    args:      run-time arguments by name, or in the order of the signature: CPU tensors (written in place),
+               numpy arrays, numbers, None
+    constants: values of the `tl.constexpr` arguments
+    compiler:  ascendnpu-ir version; the default is the one `toolchain.default_version()` finds
+    trace:     keep a Chrome trace of every program
+    """
+    named = _by_name(kernel, args, constants or {})
+    compiled = compile_kernel(
+        kernel, named, constants, target=target, compiler=compiler, timeout=timeout, cache=cache
+    )
+    if compiled.status != OK:
+        return Simulation(compiled.status, compiled.message, notes=compiled.notes, compiled=compiled)
+    taken = {name: named[name] for name in compiled.arguments}
+    done = simulate_text(
+        compiled.generic, grid, taken, costs=costs, trace=trace, max_ops=max_ops, keep_numbers=keep_numbers
+    )
+    tensors = {name: value for name, value in named.items() if hasattr(value, "dtype")}
+    return replace(done, outputs=tensors, notes=(*compiled.notes, *done.notes), compiled=compiled)
+
+
+def _by_name(kernel: Any, args: Mapping[str, Any] | Sequence[Any], constants: Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(args, Mapping):
+        return dict(args)
+    names = [name for name in kernel.arg_names if name not in constants]
+    if len(args) > len(names):
+        raise ValueError(f"{kernel.__name__} takes {len(names)} run-time arguments, got {len(args)}")
+    return dict(zip(names, args))
 
 
 def simulate_text(
@@ -118,8 +186,8 @@ def _bytes_of(name: str, value: Any) -> np.ndarray:
 
     value = value.detach()
     span = 1 + sum((n - 1) * s for n, s in zip(value.shape, value.stride()))
-    flat = torch.as_strided(value, (span,), (1,), value.storage_offset())
-    return flat.view(torch.uint8).numpy() if flat.dtype != torch.bool else flat.view(torch.uint8).numpy()
+    storage = torch.as_strided(value, (span,), (1,), value.storage_offset())
+    return storage.view(torch.uint8).numpy()
 
 
 def _bind(arguments: Sequence[Argument], grid: tuple[int, int, int], named: dict[str, Any]) -> list[Any]:
@@ -211,7 +279,13 @@ def _launch(
                 events[block] = time.events
     counts = _counts(made, blocks)
     findings = tuple(
-        Finding(kind, message + (f"; {detail}" if detail else ""), machine.places[place] if place >= 0 else "", program, n)
+        Finding(
+            kind,
+            message + (f"; {detail}" if detail else ""),
+            machine.places[place] if place >= 0 else "",
+            program,
+            n,
+        )
         for (kind, place, message), (n, program, detail) in sorted(machine.findings.items())
     )
     outputs = {a: named[a] for a in named if hasattr(named[a], "dtype")}
@@ -219,12 +293,18 @@ def _launch(
     executed = sum(n * made.blocks[i]["ops"] for i, n in enumerate(blocks))
     if fault is not None:
         return Simulation(
-            fault.status, str(fault), outputs, counts, findings=findings, executed_ops=executed, model_version=version
+            fault.status,
+            str(fault),
+            outputs,
+            counts,
+            findings=findings,
+            executed_ops=executed,
+            model_version=version,
         )
-    wrong = [f for f in findings if f.kind in WRONG]
-    status, message = "ok", ""
+    wrong = [f for f in findings if f.kind.startswith("out of bounds")]
+    status, message = OK, ""
     if wrong:
-        status, message = "out of bounds", f"{wrong[0].message} at {wrong[0].place}, program {wrong[0].program}"
+        status, message = OUT_OF_BOUNDS, f"{wrong[0].message} at {wrong[0].place}, program {wrong[0].program}"
     per_core = [0] * cores
     for block, cycles in enumerate(per_program):
         per_core[block % cores] += cycles
@@ -244,9 +324,7 @@ def _launch(
         program_cycles=tuple(per_program) if numbers else (),
         executed_ops=executed,
         model_version=version,
-        trace=chrome_trace(events, table["target.clock"], made.machine.places[0] if False else "modelled")
-        if trace
-        else None,
+        trace=chrome_trace(events, table["target.clock"], "modelled") if trace else None,
     )
 
 
@@ -258,13 +336,12 @@ def _counts(made: Generated, blocks: Sequence[int]) -> dict[str, int]:
 
     machine = made.machine
     scalar = {key: total(key) for key in ("ub_loads", "ub_stores", "gm_loads", "gm_stores")}
-    gm_bytes = 0
     return {
         "scalar_accesses": sum(scalar.values()),
         "scalar_waits_in_loops": total("scalar_waits_in_loops"),
         "dma_in": machine.dma[0],
         "dma_out": machine.dma[1],
-        "bytes_in": machine.dma_bytes[0] + gm_bytes,
+        "bytes_in": machine.dma_bytes[0],
         "bytes_out": machine.dma_bytes[1],
         "bursts_in": machine.bursts[0],
         "bursts_out": machine.bursts[1],
@@ -276,6 +353,3 @@ def _counts(made: Generated, blocks: Sequence[int]) -> dict[str, int]:
         "barriers": total("barriers"),
         "out_of_bounds": machine.out_of_bounds,
     }
-
-
-__all__ = ["ELEMENT_BITS", "NUMPY_TYPE", "Simulation", "simulate_text"]

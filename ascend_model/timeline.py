@@ -135,9 +135,7 @@ def chrome_trace(programs: dict[int, list[Event]], clock_ghz: float, title: str)
         name = {"name": f"{title}, program {program}"}
         rows.append({"ph": "M", "name": "process_name", "pid": program, "args": name})
         for pipe, label in enumerate(PIPES):
-            rows.append(
-                {"ph": "M", "name": "thread_name", "pid": program, "tid": pipe, "args": {"name": label}}
-            )
+            rows.append({"ph": "M", "name": "thread_name", "pid": program, "tid": pipe, "args": {"name": label}})
         for event in events:
             rows.append(
                 {

@@ -267,7 +267,9 @@ def lanes(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
     return run
 
 
-def _lane_mask(machine: Machine, a: Access, mask: np.ndarray, out: Access, so_far: np.ndarray | None) -> np.ndarray:
+def _lane_mask(
+    machine: Machine, a: Access, mask: np.ndarray, out: Access, so_far: np.ndarray | None
+) -> np.ndarray:
     """Undefined lanes of `a` as lanes (bytes, for bits) of the result."""
     if a.elem == "i1" and out.elem != "i1":
         shift = a.arr - 8 * a.lo
@@ -299,7 +301,9 @@ def layout(machine: Machine, op: Op, place: int, costs: Costs, fn: Values, input
                     machine.need_defined(a, name, place)
             else:
                 lanes = [
-                    np.zeros(a.shape, bool) if m is None else m for a, m in zip(sources, masks) if type(a) is Access
+                    np.zeros(a.shape, bool) if m is None else m
+                    for a, m in zip(sources, masks)
+                    if type(a) is Access
                 ]
                 unknown = np.broadcast_to(fn(*lanes), out.shape)
         values = fn(*[machine.get(x) for x in sources])
@@ -373,7 +377,10 @@ def reduction(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
         occupied = 0.0
         if len(source.shape) - 1 not in axes:
             steps = ceil(log2(max(1, joined)))
-            return sum(add_head + add_repeat * max(1, repeats >> (i + 1)) + add_tail for i in range(steps)) or add_head
+            return (
+                sum(add_head + add_repeat * max(1, repeats >> (i + 1)) + add_tail for i in range(steps))
+                or add_head
+            )
         for i in range(ceil(log2(max(1, repeats / rows)))):
             occupied += add_head + add_repeat * max(1, repeats >> (i + 1)) + add_tail
         lanes_left = min(joined, REPEAT_BYTES * 8 // ELEMENT_BITS[source.elem])
@@ -515,8 +522,16 @@ def outside_report(
 
 
 def atomic_values(kind: str, old: np.ndarray, new: np.ndarray, op: Op) -> np.ndarray:
-    join = {"add": np.add, "max": np.maximum, "min": np.minimum, "umax": np.maximum, "umin": np.minimum,
-            "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}.get(kind)
+    join = {
+        "add": np.add,
+        "max": np.maximum,
+        "min": np.minimum,
+        "umax": np.maximum,
+        "umin": np.minimum,
+        "and": np.bitwise_and,
+        "or": np.bitwise_or,
+        "xor": np.bitwise_xor,
+    }.get(kind)
     if join is None:
         raise unsupported(op, f"with atomic {kind}")
     return join(old, new)
@@ -616,7 +631,9 @@ def _gather(op: Op) -> Values:
         where = index.astype(np.int64)
         size = source.shape[-1]
         if where.size and (where.min() < 0 or where.max() >= size):
-            raise Fault("out of bounds", f"{op.name} takes lanes {where.min()}..{where.max()} of {size}, line {op.line}")
+            raise Fault(
+                "out of bounds", f"{op.name} takes lanes {where.min()}..{where.max()} of {size}, line {op.line}"
+            )
         return np.take_along_axis(source, where, -1) if source.ndim == where.ndim > 1 else source[..., where]
 
     return gather

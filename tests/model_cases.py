@@ -447,5 +447,6 @@ def mismatch(case: Case, launch: Launch) -> str:
         if not close:
             bad = np.flatnonzero(np.reshape(got, -1) != np.reshape(want, -1))
             at = int(bad[0])
-            return f"{name}: {bad.size} differ, first at {at}: {np.reshape(got, -1)[at]} for {np.reshape(want, -1)[at]}"
+            pair = f"{np.reshape(got, -1)[at]} for {np.reshape(want, -1)[at]}"
+            return f"{name}: {bad.size} differ, first at {at}: {pair}"
     return ""
