@@ -1,4 +1,4 @@
-"""Reading a git repository: revisions, first-parent order, subjects.  Never runs anything the repository says."""
+"""Reading a git repository: revisions, first-parent order, subjects.  Runs nothing that the repository names."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from dashboards.repository import Commit, RepositoryError, first_parents, is_shallow, line_through
+from dashboards.repository import Commit, first_parents, is_shallow, line_through
 from dashboards.series import (
     CRASHED,
     NOT_RUN,
@@ -77,7 +77,7 @@ class Detail:
 
 @dataclass(frozen=True)
 class History:
-    """Columns of results.  Matrices are [series, commit]; a cell that was never measured is NaN and `not run`.
+    """Columns of results.  Matrices are [series, commit]; a cell never measured is NaN and `not run`.
 
     `low` and `high` bound the value with 99 % confidence where samples were kept, else NaN; `state` indexes
     `STATES`, `code` indexes `codes` (0: not known); `order` says what the order of the commits rests on.
@@ -226,12 +226,12 @@ def load(
     *,
     head: str = "HEAD",
     base: str | None = None,
-    cache: str | Path | None | bool = True,
+    cache: str | Path | bool | None = True,
 ) -> History:
     """Everything under an asv results folder.
 
-    Commits come in first-parent order of `head` in `repo`; with `base` given, in the order of `base` and then
-    of what `head` adds to it.  Without a repository they come in the order of their dates, and `order` says so.
+    Commits come in first-parent order of `head` in `repo`; with `base` given, in the order of `base` and
+    then of what `head` adds to it.  Without a repository they come by date, and `order` says so.
     `cache` is a folder, True for the user's cache folder, or None for none.
     """
     folder = Path(results)
@@ -661,7 +661,7 @@ def _place_states(
 
 
 def _targets(keys: Sequence[Any], series: Sequence[Series]) -> list[list[int]]:
-    """Rows of the series that each sidecar key speaks of: same suite, case, implementation, machine, versions."""
+    """Rows of the series that each sidecar key speaks of: all that the key names is the same."""
     by_name: dict[tuple[str, str, str], list[int]] = {}
     for row, one in enumerate(series):
         by_name.setdefault((one.suite, one.case, one.impl), []).append(row)
@@ -681,7 +681,7 @@ def _targets(keys: Sequence[Any], series: Sequence[Series]) -> list[list[int]]:
 
 
 def _unusable(store: _Store, results: Sequence[_Parsed]) -> list[Problem]:
-    """One problem for each file with values that are no finite numbers, such as a returned list or infinity."""
+    """One problem for each file with values that are no finite numbers, such as a list or infinity."""
     problems = []
     for one in results:
         bad = np.flatnonzero(one.columns["flag"] == _UNUSABLE)
@@ -704,7 +704,7 @@ def _series(row: Any, facts: dict[str, tuple[str, tuple[str, ...]]]) -> Series:
     return Series(benchmark, params, names, machine, Environment(name, pairs), version, unit)
 
 
-def _cache_file(folder: Path, cache: str | Path | None | bool) -> Path | None:
+def _cache_file(folder: Path, cache: str | Path | bool | None) -> Path | None:
     if cache is None or cache is False:
         return None
     if cache is True:
