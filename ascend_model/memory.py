@@ -77,7 +77,7 @@ def f32_to_bf16(values: np.ndarray) -> np.ndarray:
 class Atom:
     """A stretch of the unified buffer that every allocation covers as a whole or not at all."""
 
-    __slots__ = ("dirty", "hi", "last", "lo", "r", "w", "w_hi", "w_lo", "watchers")
+    __slots__ = ("dirty", "hi", "last", "lo", "r", "w", "w_hi", "w_lo", "watchers", "writer")
 
     def __init__(self, lo: int, hi: int):
         self.lo = lo
@@ -91,6 +91,7 @@ class Atom:
         self.w_lo = [0, 0, 0, 0]
         self.w_hi = [0, 0, 0, 0]
         self.last = -1
+        self.writer = -1
         self.dirty = True
 
 
@@ -167,10 +168,8 @@ class Global:
             typed = data[: data.size // width * width].view(NUMPY_TYPE[code])
             self.numpy[code] = typed
             self.count[code] = typed.size
-            if code in VIEW_CODE and typed.size:
-                self.view[code] = memoryview(typed)
-            else:
-                self.view[code] = []
+            # a memoryview gives Python numbers; it has no half floats, which stay bits
+            self.view[code] = memoryview(typed.view(np.uint16) if code == "f16" else typed)
         for code in ("i8", "i16", "i32", "i64", "f16", "bf16", "f32"):
             setattr(self, "v_" + code, self.view[code])
             setattr(self, "n_" + code, self.count[code])
@@ -231,7 +230,9 @@ class Machine:
         self.places = places
         self.ub = np.zeros(UB_BYTES, np.uint8)
         self.numpy = {code: self.ub.view(kind) for code, kind in NUMPY_TYPE.items()}
-        self.view = {code: memoryview(self.numpy[code]) for code in VIEW_CODE}
+        self.view = {
+            code: memoryview(self.numpy["bf16" if code == "f16" else code]) for code in VIEW_CODE
+        }
         self.shadow_bytes = bytearray(b"\1") * UB_BYTES
         self.shadow = np.frombuffer(self.shadow_bytes, np.uint8)
         self.allocs: list[Alloc] = []
@@ -249,6 +250,7 @@ class Machine:
         self.vector_ops = 0
         self.repeats = 0
         self.out_of_bounds = 0
+        self.locked = False
         self.load_rate = 1.0
         self.store_rate = 1.0
         self.stored_until = 0
@@ -287,6 +289,7 @@ class Machine:
             alloc.rd = alloc.wr = False
         self.seq = [0, 0, 0, 0]
         self.stored_until = 0
+        self.locked = False
         # a pipe keeps the order of its own work, except that vector results need a barrier
         self.clock = [[ALWAYS if p == q and p != V else 0 for q in range(4)] for p in range(4)]
 
@@ -443,6 +446,7 @@ class Machine:
                     atom.w_lo[pipe] = a.lo
                     atom.w_hi[pipe] = a.hi
                 atom.w[pipe] = seq
+                atom.writer = place
                 atom.last = pipe
                 for alloc in atom.watchers:
                     alloc.rd = alloc.wr = False
@@ -450,6 +454,10 @@ class Machine:
     def late(self, pipe: int, a: Access, atom: Atom, verb: str, place: int) -> None:
         for q in range(4):
             if atom.w[q] > self.clock[pipe][q] and a.lo < atom.w_hi[q] and atom.w_lo[q] < a.hi:
+                if q == pipe and atom.writer == place:
+                    # The compiler puts no barrier between a lane-wise op in place and its own next iteration,
+                    # where every lane follows itself through the same pipeline.
+                    continue
                 what = "no barrier stands between" if q == pipe else f"{PIPES[pipe]} did not wait for {PIPES[q]}"
                 self.report(
                     "missing wait",
@@ -790,7 +798,7 @@ class Machine:
         """
         root = t.root
         owner = root.owner
-        if owner is None or atomic:
+        if owner is None or atomic or self.locked:
             return
         at = self.units(t)
         me = self.program + 1

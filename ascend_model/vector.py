@@ -621,9 +621,17 @@ def runner(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
         return whole(machine, op, place, costs, _cumulative(op, np.cumsum), 1, 1)
     if name == "vcumprod":
         return whole(machine, op, place, costs, _cumulative(op, np.cumprod), 1, 1)
+    if name == "vsort" and len(op.operand_groups()[1]) == 1:
+        axis, down = op.ints("sort_axis")[0], op.attrs.get("descending") == "true"
+        return whole(machine, op, place, costs, lambda x: _sorted(x, axis, down), 1, 1)
     if name == "vgather":
         return whole(machine, op, place, costs, _gather(op), 2, 1)
     raise unsupported(op)
+
+
+def _sorted(values: np.ndarray, axis: int, down: bool) -> np.ndarray:
+    ordered = np.sort(values, axis=axis)
+    return np.flip(ordered, axis) if down else ordered
 
 
 def _gather(op: Op) -> Values:
