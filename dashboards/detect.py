@@ -10,6 +10,7 @@ point, however far off, is a jump.  A deterministic series needs none of that: e
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from dashboards.series import worse
 HISTORY_HAZARD = 1 / 1000
 ALERT_HAZARD = 1 / 50
 # Least probability of a jump within LOOSE points of the place reported.
-HISTORY_CONFIDENCE = 0.6
+HISTORY_CONFIDENCE = 0.7
 ALERT_CONFIDENCE = 0.8
 LOOSE = 5
 # An alert looks this far back; a jump before that is history.
@@ -109,7 +110,7 @@ def change_points_of(
     intervals: np.ndarray | None = None,
     deterministic: bool = False,
     direction: str | Sequence[str] = "lower",
-    threshold: float | None | Sequence[float | None] = None,
+    threshold: float | Sequence[float | None] | None = None,
     confidence: float = HISTORY_CONFIDENCE,
 ) -> list[list[ChangePoint]]:
     """`change_points` of many series at once: `values` is [series, point], `intervals` [series, point, 2]."""
@@ -158,7 +159,7 @@ def newest_alerts(
     intervals: np.ndarray | None = None,
     deterministic: bool = False,
     direction: str | Sequence[str] = "lower",
-    threshold: float | None | Sequence[float | None] = None,
+    threshold: float | Sequence[float | None] | None = None,
     confidence: float = ALERT_CONFIDENCE,
 ) -> list[ChangePoint | None]:
     """`newest_alert` of many series at once."""
@@ -244,18 +245,18 @@ def _half_variance(steps: np.ndarray, spread: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Chain:
-    """Likelihoods of a batch, points first: [point, series, level].  Scaled to standard deviations."""
+    """Probabilities of a batch of series, [point, series, level]; levels in standard deviations.
+
+    `stay` and `enter` are the likelihood of a point on the level that held before or on one just entered,
+    times the chance of that; `forward` is the probability of each level given the points so far.
+    """
 
     noise: Noise
-    centre: np.ndarray
-    scaled: np.ndarray
     levels: np.ndarray
-    start: np.ndarray
     stay: np.ndarray
     enter: np.ndarray
     forward: np.ndarray
     total: np.ndarray
-    hazard: float
 
 
 def _chain(values: np.ndarray, spread: np.ndarray | None, hazard: float) -> _Chain:
@@ -278,7 +279,8 @@ def _chain(values: np.ndarray, spread: np.ndarray | None, hazard: float) -> _Cha
     if correlated:
         stay[1:] = _given(rest[1:], rest[:-1], independent[1:], independent[:-1], rho, spikes, wide)
     enter = alone * entry
-    forward, total = _forward(start * alone[0], stay, enter, hazard)
+    stay *= np.float32(1 - hazard)
+    forward, total = _forward(start * alone[0], stay, enter)
     if correlated:
         # what the noise of the last point says of the noise of the first point on a new level
         before = (points - (forward * levels.astype(np.float32)[None]).sum(axis=2))[:-1, :, None]
@@ -291,8 +293,8 @@ def _chain(values: np.ndarray, spread: np.ndarray | None, hazard: float) -> _Cha
             spikes,
             wide,
         )
-        forward, total = _forward(start * alone[0], stay, enter, hazard)
-    return _Chain(noise, centre, scaled, levels, start, stay, enter, forward, total, hazard)
+        forward, total = _forward(start * alone[0], stay, enter)
+    return _Chain(noise, levels, stay, enter, forward, total)
 
 
 def _normal(rest: np.ndarray, wide: np.ndarray | None) -> np.ndarray:
@@ -320,22 +322,19 @@ def _given(
     return spikes * SPREAD + (1 - spikes) * (following + spike_before * (independent - following))
 
 
-def _forward(
-    first: np.ndarray, stay: np.ndarray, enter: np.ndarray, hazard: float
-) -> tuple[np.ndarray, np.ndarray]:
+def _forward(first: np.ndarray, stay: np.ndarray, enter: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Probability of each level given the points so far, and of each point given those before it."""
     forward = np.empty_like(stay)
-    total = np.empty(stay.shape[:2], stay.dtype)
-    remain = np.float32(1 - hazard)
+    total = np.empty((*stay.shape[:2], 1), stay.dtype)
+    forward[0] = first
     for at in range(len(stay)):
+        here = forward[at]
         if at:
-            np.multiply(forward[at - 1], stay[at], out=forward[at])
-            forward[at] *= remain
-            forward[at] += enter[at]
-        else:
-            forward[at] = first
-        total[at] = forward[at].sum(axis=1)
-        forward[at] /= total[at][:, None]
-    return forward, total
+            np.multiply(forward[at - 1], stay[at], out=here)
+            here += enter[at]
+        np.add.reduce(here, axis=1, keepdims=True, out=total[at])
+        here /= total[at]
+    return forward, total[:, :, 0]
 
 
 def _levels(scaled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -391,23 +390,16 @@ def _history(
 
 def _backward(chain: _Chain) -> tuple[np.ndarray, np.ndarray]:
     """Probability of a jump at each point, and the likeliest level there, given the whole series."""
-    length, count, _ = chain.stay.shape
-    live = (chain.start > 0).astype(np.float32)
-    after = live.copy()
-    jump = np.zeros((length, count))
-    best = np.empty((length, count), np.int64)
-    best[-1] = chain.forward[-1].argmax(axis=1)
-    remain = np.float32(1 - chain.hazard)
-    for at in range(length - 1, 0, -1):
-        entering = chain.enter[at] * after
-        total = chain.total[at]
-        jump[at] = (entering * (1 - chain.forward[at - 1])).sum(axis=1) / total
-        after = after * chain.stay[at]
-        after *= remain
-        after += entering.sum(axis=1, keepdims=True)
-        after /= total[:, None]
-        after *= live
-        best[at - 1] = (chain.forward[at - 1] * after).argmax(axis=1)
+    after = np.ones_like(chain.stay)
+    share = 1 / chain.total[:, :, None]
+    for at in range(len(after) - 1, 0, -1):
+        entering = np.add.reduce(chain.enter[at] * after[at], axis=1, keepdims=True)
+        np.multiply(after[at], chain.stay[at], out=after[at - 1])
+        after[at - 1] += entering
+        after[at - 1] *= share[at]
+    jump = np.zeros(chain.total.shape)
+    jump[1:] = (chain.enter[1:] * after[1:] * (1 - chain.forward[:-1])).sum(axis=2) * share[1:, :, 0]
+    best = (chain.forward * after).argmax(axis=2)
     return jump, np.take_along_axis(chain.levels, best.T, axis=1).T
 
 
@@ -457,7 +449,7 @@ def _measured(
     edges = [0, *(place for place, _ in places), len(values)]
     sigma, rho = float(noise.sigma[row]), float(noise.rho[row])
     means, counts = [], []
-    for low, high in zip(edges, edges[1:]):
+    for low, high in itertools.pairwise(edges):
         part = values[low:high]
         kept = part[np.abs(part - np.median(part)) < 4 * sigma]
         means.append(float((kept if kept.size else part).mean()))
@@ -502,14 +494,13 @@ def _alerts(
     start = max(0, length - 1 - LOOKBACK)
     # as many points on the new level as a run of spikes seldom has
     run = np.clip(np.ceil(math.log(SPIKE_RUN) / np.log(chain.noise.spikes)), 2, 5)
-    remain = np.float32(1 - chain.hazard)
     width = chain.levels.shape[1]
     pairs = chain.forward[start][:, :, None] * np.eye(width, dtype=np.float32)
     settled = pairs.copy()
     for at in range(start + 1, length):
         entering = chain.enter[at][:, None, :]
         may = (at <= length - run).astype(np.float32)[:, None, None]
-        kept = chain.stay[at][:, None, :] * remain
+        kept = chain.stay[at][:, None, :]
         settled = settled * kept + entering * settled.sum(axis=2, keepdims=True) * may
         pairs = pairs * kept + entering * pairs.sum(axis=2, keepdims=True)
         total = pairs.sum(axis=(1, 2), keepdims=True)
