@@ -23,7 +23,7 @@ from dashboards.series import worse
 HISTORY_HAZARD = 1 / 1000
 ALERT_HAZARD = 1 / 50
 # Least probability of a jump within LOOSE points of the place reported.
-HISTORY_CONFIDENCE = 0.7
+HISTORY_CONFIDENCE = 0.65
 ALERT_CONFIDENCE = 0.8
 LOOSE = 5
 # An alert looks this far back; a jump before that is history.
@@ -32,7 +32,7 @@ LOOKBACK = 20
 # Densities per standard deviation: of a spike, and of the level after a jump.
 SPREAD = 0.05
 # Levels nearer than this, in standard deviations, are one level.
-NEAR = 0.7
+NEAR = 0.4
 ALERT_GAP = 0.9
 SPACING = 0.5
 MAX_LEVELS = 64
@@ -383,7 +383,9 @@ def _history(
     jump, path = _backward(chain)
     found = []
     for row, way in enumerate(directions):
-        places = _places(path[:, row], jump[:, row], confidence)
+        places = _without_slopes(
+            values[row], float(chain.noise.sigma[row]), _places(path[:, row], jump[:, row], confidence)
+        )
         found.append(_measured(values[row], chain.noise, row, places, way))
     return found
 
@@ -429,6 +431,40 @@ def _places(path: np.ndarray, jump: np.ndarray, confidence: float) -> list[tuple
         if box[place] > confidence:
             found.append((place, min(float(box[place]), 1.0)))
     return found
+
+
+def _without_slopes(
+    values: np.ndarray, sigma: float, places: Sequence[tuple[int, float]]
+) -> list[tuple[int, float]]:
+    """The places where a step tells more than a straight line: to a step model a slope is a staircase."""
+    kept = list(places)
+    while kept:
+        edges = [0, *(place for place, _ in kept), len(values)]
+        gains = [
+            _slope_gain(values[low:high], place - low, sigma)
+            for low, place, high in zip(edges, edges[1:], edges[2:])
+        ]
+        if max(gains) <= 0:
+            return kept
+        del kept[int(np.argmax(gains))]
+    return kept
+
+
+def _slope_gain(part: np.ndarray, place: int, sigma: float) -> float:
+    """How much better a straight line fits than a step at `place`; spikes off the step count for neither."""
+    levels = np.where(np.arange(part.size) < place, np.median(part[:place]), np.median(part[place:]))
+    calm = np.abs(part - levels) < 4 * sigma
+    at = np.flatnonzero(calm).astype(float)
+    points = part[calm]
+    early = at < place
+    if early.all() or not early.any():
+        return -1.0
+    step = sum(float(((some - some.mean()) ** 2).sum()) for some in (points[early], points[~early]))
+    at -= at.mean()
+    rest = points - points.mean()
+    spread = float((at * at).sum())
+    line = float((rest * rest).sum()) - (float((at * rest).sum()) ** 2 / spread if spread else 0.0)
+    return step - line
 
 
 def _around(jump: np.ndarray, reach: int) -> np.ndarray:
