@@ -350,7 +350,7 @@ _POOL = {"UPPER": 64, "BLOCK": 128}
 UNSAFE = ("carried_top", "while", "reversed_mask", "arith_mask", "or_mask")
 """Patterns whose store the compiler turns into load, select, store of the whole tile."""
 ASSIGN = (
-    "derived", "carried", "carried_top", "while", "where", "reversed_mask", "arith_mask", "or_mask", "bitand",
+    "derived", "carried", "carried_top", "while", "where", "reversed_mask", "arith_mask", "or_mask", "or_offset",
     "modulo", "prefetch", "wide_prefix",
 )  # fmt: skip
 
