@@ -411,8 +411,8 @@ def assign_where(rows, pool, start, end, source, pool_len, UPPER: tl.constexpr, 
     for _ in range(tl.cdiv(hi - lo, BLOCK)):
         mask = save < hi
         tl.store(row + save, tl.load(src + load, mask=mask), mask=mask)
-        save = tl.where(mask, save + BLOCK, save)
-        load = tl.where(mask, load + BLOCK, load)
+        save = tl.where(save < hi, save + BLOCK, save)
+        load = tl.where(save < hi, load + BLOCK, load)
 
 
 @triton.jit
