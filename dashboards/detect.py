@@ -43,6 +43,7 @@ SPIKE_RUN = 2e-4
 _LAGS = (1, 2, 3, 4, 6, 8)
 _LAG_WEIGHTS = (1.0, 1.0, 0.8, 0.6, 0.5, 0.4)
 _RHOS = np.linspace(0, 0.95, 20)
+_CHANCE = 2.2
 _KEEP = 3.0
 # Variance of a standard normal cut off at _KEEP.
 _CUT = 1 - 2 * _KEEP * math.exp(-(_KEEP**2) / 2) / math.sqrt(2 * math.pi) / math.erf(_KEEP / math.sqrt(2))
@@ -204,6 +205,8 @@ def estimate_noise(values: np.ndarray) -> Noise:
     rest = logs[:, None, :] - shapes[None]
     centre = (rest * weights).sum(axis=2)
     best = (weights * (rest - centre[:, :, None]) ** 2).sum(axis=2).argmin(axis=1)
+    # a correlation that chance explains would only dull the eye
+    best[_RHOS[best] < _CHANCE / math.sqrt(length)] = 0
     sigma = np.exp(centre[np.arange(count), best] / 2)
     return Noise(np.maximum(sigma, _floor(values)), _RHOS[best], (odd.sum(axis=1) + 0.5) / (length + 50))
 
