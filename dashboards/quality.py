@@ -387,9 +387,7 @@ def measure(count: int, labelled: Path, *, with_peers: bool, large: bool) -> dic
         Goal("step 5 % at cv 3 %: recall", hard.recall, ">=", 0.85),
         Goal("step 5 % at cv 3 %: false alarms per 1000", hard.false_per_1000, "<=", 0.3),
         Goal("step 5 %, AR(1): F1", pooled(mine, noises=("ar",), steps=(0.05,)).f1, ">=", 0.88),
-        Goal(
-            "no step, history: false alarms per 1000", pooled(mine, steps=(0.0,)).false_per_1000, "<=", 0.05
-        ),
+        Goal("no step, history: false alarms per 1000", pooled(mine, steps=(0.0,)).false_per_1000, "<=", 0.05),
         Goal("no step, alert: false alarms per 1000", here["false per 1000"], "<=", 0.3),
         Goal("commits until reported, 2 sigma, Gaussian", here["2 sigma gauss"], "<=", 5),
         Goal("commits until reported, 1.67 sigma, Gaussian", here["1.67 sigma gauss"], "<=", 7),
@@ -488,9 +486,7 @@ def _table(rows: Mapping[str, Mapping[str, float]]) -> list[str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m dashboards.quality", description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--short", action="store_true", help="25 series a cell instead of 100, no large batch"
-    )
+    parser.add_argument("--short", action="store_true", help="25 series a cell instead of 100, no large batch")
     parser.add_argument("--series", type=int, help="series a cell")
     parser.add_argument("--peers", action="store_true", help="measure asv, apache-otava and ruptures too")
     parser.add_argument("--labelled", type=Path, default=LABELLED, help="folder of labelled series")

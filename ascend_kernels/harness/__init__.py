@@ -1,0 +1,1 @@
+"""Correctness, plans and timing of kernels.  Knows no kernel in particular."""

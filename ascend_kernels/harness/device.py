@@ -1,0 +1,94 @@
+"""Which device the kernels run on, and the few facts a launch plan needs of it.
+
+NPU and CUDA share one code path through `torch.get_device_module`.  On a host with neither, plans are made for
+a stated Ascend profile, since the CPU only stands in for an NPU (interpreter or model).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import dataclass
+
+import torch
+
+KINDS = ("npu", "cuda", "cpu")
+GRID_LIMIT = 65535  # programs of one launch on Ascend; kept on every device so that plans stay comparable
+
+
+@dataclass(frozen=True)
+class Device:
+    """kind: npu, cuda or cpu.  cores: vector cores of an NPU, multiprocessors of a GPU.
+    ub_bytes: on-chip buffer of one core a tile must fit (Ascend UB; 0 where there is no such limit).
+    present: False for a stated profile of a device that is not there."""
+
+    kind: str
+    name: str
+    cores: int
+    ub_bytes: int
+    grid_limit: int = GRID_LIMIT
+    present: bool = True
+
+    @property
+    def ascend(self) -> bool:
+        """Plans follow Ascend's rules: on an NPU, and on a CPU that stands in for one."""
+        return self.kind != "cuda"
+
+
+# Vector cores and UB as the target description inside the compiler's module states them (ascendnpu-ir 1.2.0).
+PROFILES = {
+    name: Device("cpu", name, cores, 196608, present=False)
+    for name, cores in {
+        "Ascend910B1": 48, "Ascend910B2": 48, "Ascend910B3": 40, "Ascend910B4": 40,
+        "Ascend910_9362": 40, "Ascend910_9372": 40, "Ascend910_9381": 48,
+        "Ascend910_9382": 48, "Ascend910_9391": 48, "Ascend910_9392": 48,
+    }.items()
+}  # fmt: skip  # the 910_93xx names are the 910C family
+
+
+def kind() -> str:
+    """npu, cuda or cpu: `ASCEND_KERNELS_DEVICE`, else what is there."""
+    given = os.environ.get("ASCEND_KERNELS_DEVICE", "").lower()
+    if given:
+        if given not in KINDS:
+            raise ValueError(f"ASCEND_KERNELS_DEVICE={given!r}: expected one of {', '.join(KINDS)}")
+        return given
+    for name in KINDS[:2]:
+        module = getattr(torch, name, None)
+        if module is not None and module.is_available():
+            return name
+    return "cpu"
+
+
+def target() -> str:
+    """The Ascend target that stands for the NPU on a host without one: `ASCEND_KERNELS_TARGET` or 910B1."""
+    name = os.environ.get("ASCEND_KERNELS_TARGET", "Ascend910B1")
+    if name not in PROFILES:
+        raise ValueError(f"ASCEND_KERNELS_TARGET={name!r}: expected one of {', '.join(PROFILES)}")
+    return name
+
+
+def of(tensor: torch.Tensor) -> Device:
+    """The device a tensor lies on, as launch plans see it."""
+    if tensor.device.type == "cpu":
+        return PROFILES[target()]
+    return _present(tensor.device.type, tensor.device.index or 0)
+
+
+def current() -> Device:
+    """The device ops run on by default."""
+    name = kind()
+    return PROFILES[target()] if name == "cpu" else _present(name, 0)
+
+
+@functools.cache
+def _present(kind: str, index: int) -> Device:
+    module = torch.get_device_module(kind)
+    facts = module.get_device_properties(index)
+    if kind == "npu":
+        cores = getattr(facts, "vector_core_num", 0) or getattr(facts, "multi_processor_count", 0)
+        known = PROFILES.get(str(facts.name))
+        if not cores and known is None:
+            raise RuntimeError(f"torch.npu reports no vector core count for {facts.name}; update torch_npu")
+        return Device("npu", str(facts.name), int(cores or known.cores), known.ub_bytes if known else 196608)
+    return Device("cuda", str(facts.name), int(facts.multi_processor_count), 0)

@@ -1,0 +1,164 @@
+"""The types a registry row is made of.  A kernel of any repository is described with these.
+
+They are the contract between a kernel package and the suite: old commits of a package are measured with the
+suite of today, so a field is added with a default and never taken away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+# The seven states, kept apart from the result file to the page and the exit code.
+OK = "ok"
+WRONG_RESULT = "wrong result"
+UNSUPPORTED = "unsupported here"
+COMPILE_FAILED = "compile failed"
+CRASHED = "crashed or timed out"
+BUILD_FAILED = "build failed"
+NOT_RUN = "not run"
+STATES = (OK, WRONG_RESULT, UNSUPPORTED, COMPILE_FAILED, CRASHED, BUILD_FAILED, NOT_RUN)
+
+
+class Unsupported(NotImplementedError):
+    """This device cannot run this implementation; the message says why."""
+
+
+class CompileFailed(RuntimeError):
+    """The kernel did not compile; the message starts with the failure class."""
+
+
+class Fault(RuntimeError):
+    """The kernel did something no right kernel does, such as an access outside its buffers."""
+
+
+class PlanError(ValueError):
+    """A launch plan does not fit the device; raised before anything is compiled or written."""
+
+
+Arguments = dict[str, Any]
+Compare = Callable[[str, torch.Tensor, torch.Tensor, Arguments], str | None]
+
+
+def exact(name: str, actual: torch.Tensor, expected: torch.Tensor, arguments: Arguments) -> str | None:
+    """Bit for bit, NaN included.  None when equal, else a sentence with the first place that differs."""
+    same = bits(actual) == bits(expected)
+    if bool(same.all()):
+        return None
+    return first_difference(name, actual, expected, ~same)
+
+
+@dataclass(frozen=True)
+class within:
+    """|actual - expected| <= absolute + relative * |expected|, in fp64; NaN and inf must agree in place."""
+
+    relative: float
+    absolute: float = 0.0
+
+    def __call__(
+        self, name: str, actual: torch.Tensor, expected: torch.Tensor, arguments: Arguments
+    ) -> str | None:
+        a, e = actual.double(), expected.double()
+        good = e.isfinite() & ((a - e).abs() <= self.absolute + self.relative * e.abs())
+        good |= (a == e) | (a.isnan() & e.isnan())
+        return None if bool(good.all()) else first_difference(name, actual, expected, ~good)
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor's bit patterns as integers of the same size and shape."""
+    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return tensor.contiguous().view(kinds[tensor.element_size()])
+
+
+def first_difference(name: str, actual: torch.Tensor, expected: torch.Tensor, differs: torch.Tensor) -> str:
+    """`pool[3, 17] is 5, expected 9 (12 of 4096 elements differ)`."""
+    place = [int(i) for i in differs.nonzero()[0]]
+    at = name + (f"[{', '.join(map(str, place))}]" if place else "")
+    got, want = actual[tuple(place)].item(), expected[tuple(place)].item()
+    count = int(differs.sum())
+    plural = "elements differ" if count > 1 else "element differs"
+    return f"{at} is {got}, expected {want} ({count} of {differs.numel()} {plural})"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One named input of an op.  `make(generator)` returns its arguments on the CPU, by name.
+
+    quick: in the set that every commit runs.  timed: worth a timing (an edge case is only checked).
+    Tensors that the op writes are made with the values they hold before the call.
+    """
+
+    make: Callable[[torch.Generator], Arguments]
+    seed: int = 0
+    quick: bool = False
+    timed: bool = False
+    note: str = ""
+
+    def arguments(self, device: torch.device | str = "cpu") -> Arguments:
+        """Fresh arguments, the same at every call."""
+        made = self.make(torch.Generator().manual_seed(self.seed))
+        return {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in made.items()}
+
+
+@dataclass(frozen=True)
+class Twin:
+    """The same job with one source pattern changed: what a careless edit would do, and what it costs.
+
+    call has the op's signature.  safe is False where the pattern is known to compile into something that may
+    touch memory of other programs; its hazard is shown beside its numbers and is not an error of the suite.
+    """
+
+    call: Callable[..., Any]
+    pattern: str
+    safe: bool = True
+
+
+@dataclass(frozen=True)
+class Op:
+    """One row of the registry.
+
+    call:            the checked wrapper; takes the arguments by name, `impl=` and `validate=`
+    reference:       plain torch on the CPU, the same arguments; writes the same ones and returns the same
+    writes:          names of the arguments written in place
+    implementations: names for `impl=`, the default first
+    compare:         how an output is judged: exact, within(...), or a function of its own
+    bytes_moved:     arguments -> bytes the job must read and write at least, on any implementation
+    torch_form:      what a user without the kernel would write with torch; the measured baseline
+    timed_cases:     derived: ids of the cases worth a timing
+    """
+
+    name: str
+    family: str
+    call: Callable[..., Any]
+    reference: Callable[..., Any]
+    cases: Mapping[str, Case]
+    writes: tuple[str, ...] = ()
+    implementations: tuple[str, ...] = ("triton",)
+    twins: Mapping[str, Twin] = field(default_factory=dict)
+    compare: Compare = exact
+    bytes_moved: Callable[[Arguments], int] | None = None
+    torch_form: Callable[..., Any] | None = None
+
+    def calls(self) -> dict[str, Callable[..., Any]]:
+        """Every implementation and twin by name, as a function of the op's arguments."""
+        own = {name: _bound(self.call, name) for name in self.implementations}
+        return own | {name: twin.call for name, twin in self.twins.items()}
+
+    def quick_cases(self) -> list[str]:
+        """Ids of the cases every commit runs."""
+        return [name for name, case in self.cases.items() if case.quick]
+
+    def timed_cases(self) -> list[str]:
+        """Ids of the cases worth a timing."""
+        return [name for name, case in self.cases.items() if case.timed]
+
+
+def _bound(call: Callable[..., Any], impl: str) -> Callable[..., Any]:
+    def run(**arguments: Any) -> Any:
+        return call(**arguments, impl=impl)
+
+    run.__name__ = f"{getattr(call, '__name__', 'op')}[{impl}]"
+    return run

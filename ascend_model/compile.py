@@ -1,0 +1,419 @@
+"""A Triton kernel to the Ascend compiler's last textual form, without an NPU.
+
+Triton source -> TTIR -> Linalg (triton-ascend, in a worker process) -> HIVM (bishengir-compile), stopped
+just before convert-hivm-to-std, where UB addresses, double buffers, flags and barriers are final and the
+operations are still typed.  The last step to a binary (hivmc) belongs to CANN and is not needed: success means
+that the wanted text is there and the compiler printed no error but the one about the missing hivmc.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import enum
+import gzip
+import hashlib
+import json
+import os
+import re
+import select
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import toolchain
+
+OK = "ok"
+FRONTEND_ERROR = "frontend error"  # triton refused the source
+ADAPTER_CRASH = "adapter crash"  # triton-adapter-opt died on it
+UB_OVERFLOW = "ub overflow"  # the tiles do not fit the unified buffer
+COMPILE_FAILED = "compile failed"  # bishengir-compile gave an error of another kind
+TIMED_OUT = "timed out"
+
+FORMAT = 1  # of the cached records; a new one ignores the old
+STOP = "convert-hivm-to-std"
+FLAGS = (
+    "--enable-auto-multi-buffer=true",
+    "--enable-auto-bind-sub-block=true",
+    "--enable-hfusion-compile=true",
+    "--enable-hivm-compile=true",
+    "--enable-triton-kernel-compile=true",
+)
+DTYPES = {
+    "bool": "i1", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",
+    "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64",
+    "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64",
+    "float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5",
+}  # fmt: skip
+
+LOCATION_LINE = re.compile(r"^#loc\d* = .*\n?", re.M)
+LOCATION_USE = re.compile(r' loc\((?:[^()"]|"(?:[^"\\]|\\.)*"|\((?:[^()"]|"(?:[^"\\]|\\.)*"|\([^()]*\))*\))*\)')
+LOCATION_FILE = re.compile(r'(loc\(")((?:[^"\\]|\\.)*)(")')
+TELLING = re.compile(r"error:|[Aa]ssert|UNREACHABLE|LLVM ERROR|encountered|unsupported operation|dyn_cast|Error: ")
+HIVMC = re.compile(r"hivmc|Failed to run BiShengIR pipeline|BiShengIR pipeline")
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What the Ascend compiler made of one kernel, or why it made nothing.
+
+    status:        "ok", or one of the failure classes of this module
+    message:       the compiler's own words when it failed
+    arguments:     names of the run-time arguments, in the order of the compiled function (an argument equal
+                   to 1 becomes a constant, as at a real launch)
+    linalg:        text handed to bishengir-compile, with source locations
+    hivm, generic: the last form, as printed and in MLIR's generic syntax (what `parse` reads)
+    notes:         what the compiler said beside success, such as a fall-back without double buffering
+    code:          sha256 of the Linalg text without locations, options and compiler version: equal codes mean
+                   equal programs
+    """
+
+    status: str
+    message: str
+    kernel: str
+    target: str
+    compiler: str
+    triton_ascend: str
+    arguments: tuple[str, ...] = ()
+    linalg: str = ""
+    hivm: str = ""
+    generic: str = ""
+    notes: tuple[str, ...] = ()
+    code: str = ""
+
+
+def compile_kernel(
+    kernel: Any,
+    args: Mapping[str, Any],
+    constants: Mapping[str, Any] | None = None,
+    *,
+    target: str = "Ascend910B1",
+    compiler: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    timeout: float = 120.0,
+    cache: bool = True,
+) -> Compiled:
+    """Compile `kernel` for `target` as one launch with these arguments would.
+
+    kernel:    a `@triton.jit` function that can be imported from its file (also in interpreter mode)
+    args:      name -> tensor (torch or numpy), int, float, bool or None, in the order of the signature; only
+               dtype, alignment and, for integers, the value classes 1 / multiple of 16 matter
+    constants: name -> value of every `tl.constexpr` argument without a default
+    compiler:  ascendnpu-ir version, default `toolchain.default_version()`
+    options:   launch options triton-ascend knows (multibuffer, ...)
+    timeout:   seconds each of the two stages may take
+
+    Raises TypeError for an argument it cannot describe and ToolchainError when the compiler is missing; every
+    failure of the compilation itself is a status.
+    """
+    version = compiler or toolchain.default_version()
+    toolchain.compiler_bin(version)
+    request = describe(kernel, args, constants or {}, target, options or {})
+    name = request["qualname"].rpartition(".")[2]
+    made = Compiled(OK, "", name, target, version, toolchain.triton_ascend_version() or "")
+    answer = WORKER.ask(request, timeout)
+    if "error" in answer:
+        words = _first_words(_telling(shorten_paths(answer["message"], request["path"])))
+        return dataclasses.replace(made, status=answer["error"], message=words)
+    linalg = portable_locations(answer["linalg"], request["path"])
+    flags = [f"--target={target}", *FLAGS]
+    bare = strip_locations(linalg)
+    code = _digest([bare, *flags, version])
+    made = dataclasses.replace(made, linalg=linalg, code=code, arguments=tuple(answer["arguments"]))
+    record = toolchain.cache_dir() / "compiled" / code[:2] / f"{_digest([code, linalg, str(FORMAT)])}.json.gz"
+    if cache:
+        kept = _read(record)
+        if kept is not None:
+            return dataclasses.replace(made, **kept)
+    kept = run_compiler(linalg, flags, version, timeout)
+    if cache and kept["status"] != TIMED_OUT:
+        _write(record, kept)
+    return dataclasses.replace(made, **kept)
+
+
+def describe(
+    kernel: Any,
+    args: Mapping[str, Any],
+    constants: Mapping[str, Any],
+    target: str,
+    options: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The request to the lowering worker for one launch."""
+    inner = kernel
+    while hasattr(inner, "fn"):
+        inner = inner.fn
+    return {
+        **_place(inner),
+        "target": target,
+        "arguments": {name: _argument(name, value) for name, value in args.items()},
+        "constants": {name: _constant(name, value) for name, value in constants.items()},
+        "options": dict(options),
+        "path": _import_path(),
+    }
+
+
+def _import_path() -> list[str]:
+    return [os.path.abspath(entry) for entry in sys.path if os.path.isdir(entry or ".")]
+
+
+def _place(function: Any) -> dict[str, Any]:
+    qualname = function.__qualname__
+    if "<locals>" in qualname:
+        raise TypeError(f"kernel {qualname} is defined inside a function; move it to the top of its module")
+    return {
+        "module": function.__module__,
+        "file": os.path.abspath(function.__code__.co_filename),
+        "qualname": qualname,
+    }
+
+
+def _argument(name: str, value: Any) -> dict[str, Any]:
+    if value is None:
+        return {"type": "*i8", "value": None}
+    if isinstance(value, bool):
+        return {"type": "i1", "value": value}
+    if isinstance(value, int):
+        small = -(2**31) <= value < 2**31
+        return {"type": "i32" if small else "u64" if value >= 2**63 else "i64", "value": value}
+    if isinstance(value, float):
+        return {"type": "fp32", "value": value}
+    dtype = str(getattr(value, "dtype", "")).rpartition(".")[2]
+    if dtype not in DTYPES:
+        raise TypeError(
+            f"argument {name}: expected a tensor, int, float, bool or None, got {type(value).__name__}"
+        )
+    # Allocators of NPUs and GPUs align to far more than 16 bytes; only an offset view can break that.
+    offset = value.storage_offset() * value.element_size() if hasattr(value, "storage_offset") else 0
+    return {"type": "*" + DTYPES[dtype], "value": {"aligned": offset % 16 == 0}}
+
+
+def _constant(name: str, value: Any) -> Any:
+    value = getattr(value, "value", value) if type(value).__name__ == "constexpr" else value
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, tuple | list):
+        return {"tuple": [_constant(name, v) for v in value]}
+    if type(value).__name__ == "dtype" and type(value).__module__.startswith("triton."):
+        return {"dtype": value.name}
+    if hasattr(value, "fn"):
+        while hasattr(value, "fn"):
+            value = value.fn
+        return _place(value)
+    if isinstance(value, enum.Enum):
+        kind = type(value)
+        return {"enum": kind.__module__, "qualname": kind.__qualname__, "name": value.name}
+    raise TypeError(f"constant {name}: cannot hand a {type(value).__name__} to the compiler")
+
+
+class Worker:
+    """The lowering process, started at the first request, and anew after a crash, a hang or an edit."""
+
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[str] | None = None
+        self.errors: Any = None
+        self.lock = threading.Lock()
+
+    def ask(self, request: dict[str, Any], timeout: float) -> dict[str, Any]:
+        with self.lock:
+            for _ in range(2):
+                answer = self._ask(request, timeout)
+                if not answer.get("stale"):
+                    return answer
+                self.stop()
+            return {
+                "error": FRONTEND_ERROR,
+                "message": "the kernel's file keeps changing while it is compiled",
+            }
+
+    def _ask(self, request: dict[str, Any], timeout: float) -> dict[str, Any]:
+        if self.process is None or self.process.poll() is not None:
+            self._start()
+            timeout += 60  # the first answer includes importing torch and triton
+        process = self.process
+        assert process is not None and process.stdin is not None and process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+        except BrokenPipeError:
+            return self._crashed()
+        ready, _, _ = select.select([process.stdout], [], [], timeout)
+        if not ready:
+            self.stop()
+            return {"error": TIMED_OUT, "message": f"lowering to Linalg took more than {timeout:g} s"}
+        line = process.stdout.readline()
+        return json.loads(line) if line.endswith("\n") else self._crashed()
+
+    def _start(self) -> None:
+        environment = {k: v for k, v in os.environ.items() if k != "PYTHONSTARTUP"}
+        # Set, not removed: a kernel package that turns the interpreter on by itself leaves a set value alone.
+        environment["TRITON_INTERPRET"] = "0"
+        environment["TRITON_DISABLE_LINE_INFO"] = "false"
+        environment["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+        # The same search order as here: two copies of a package may be on it.
+        environment["PYTHONPATH"] = os.pathsep.join(_import_path())
+        self.errors = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("lower.py"))],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
+            text=True, env=environment,
+        )  # fmt: skip
+
+    def _crashed(self) -> dict[str, Any]:
+        assert self.process is not None
+        code = self.process.wait()
+        self.errors.seek(0)
+        words = self.errors.read()[-4000:]
+        self.stop()
+        if "No module named" in words and "triton" in words:
+            raise toolchain.ToolchainError("triton-ascend is not installed here: install the extra `model`")
+        return {"error": ADAPTER_CRASH, "message": f"the lowering process ended with {code}\n{words}"}
+
+    def stop(self) -> None:
+        """End the worker; the next request starts another."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            for pipe in (self.process.stdin, self.process.stdout):
+                with contextlib.suppress(OSError, AttributeError):
+                    pipe.close()  # type: ignore[union-attr]
+        if self.errors is not None:
+            self.errors.close()
+        self.process = self.errors = None
+
+
+WORKER = Worker()
+atexit.register(WORKER.stop)
+
+
+def _forget_after_fork() -> None:
+    global WORKER
+    WORKER = Worker()  # the parent's pipes must not be shared
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
+
+
+def run_compiler(linalg: str, flags: list[str], version: str, timeout: float) -> dict[str, Any]:
+    """Run bishengir-compile on Linalg text; status, message, hivm, generic and notes as a dict."""
+    programs = toolchain.compiler_bin(version)
+    with tempfile.TemporaryDirectory() as folder:
+        source, last = Path(folder, "kernel.mlir"), Path(folder, "last.mlir")
+        source.write_text(linalg)
+        command = [
+            str(programs / "bishengir-compile"),
+            str(source),
+            *flags,
+            "-o",
+            str(Path(folder, "kernel.o")),
+        ]
+        command.append("--mlir-print-debuginfo")
+        environment = dict(os.environ)
+        if toolchain.version_key(version) >= (1, 1):
+            command.append(f"--mlir-print-ir-before={STOP}")
+        else:
+            environment["PATH"] = f"{_input_keeper(folder, last)}{os.pathsep}{environment.get('PATH', '')}"
+        try:
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=timeout,
+                env=environment,
+                cwd=folder,
+            )
+        except subprocess.TimeoutExpired:
+            return _failure(TIMED_OUT, f"bishengir-compile took more than {timeout:g} s")
+        words = done.stderr
+        notes = tuple(dict.fromkeys(re.findall(r"^\[NOTE\] (.*)$", words, re.M)))
+        dumps = re.split(r"^// -----// IR Dump Before .*\n", words, flags=re.M)
+        hivm = last.read_text() if last.exists() else dumps[-1] if len(dumps) > 1 else ""
+        hivm = re.split(r"^(?:\[ERROR\]|\[WARNING\]|\[NOTE\]|loc\(|<unknown>:|/).*", hivm, maxsplit=1, flags=re.M)[
+            0
+        ]
+        errors = [line for line in words.splitlines() if "error:" in line.lower() and not HIVMC.search(line)]
+        if errors or not hivm.strip():
+            text = "\n".join(errors) or _first_words(words) or f"bishengir-compile ended with {done.returncode}"
+            status = UB_OVERFLOW if "ub overflow" in text.lower() else COMPILE_FAILED
+            return _failure(status, text.replace(str(source), "kernel.mlir"), notes)
+        last.write_text(hivm)
+        generic = subprocess.run(
+            [str(programs / "bishengir-opt"), str(last), "--lower-affine", "--mlir-print-op-generic",
+             "--mlir-print-debuginfo"],
+            capture_output=True, text=True, errors="replace", timeout=timeout, cwd=folder,
+        )  # fmt: skip
+        if generic.returncode:
+            return _failure(COMPILE_FAILED, "bishengir-opt: " + _first_words(generic.stderr), notes)
+        # Locations that the compiler made up name its input file; its folder is another at every run.
+        hivm, text = (form.replace(folder + os.sep, "") for form in (hivm, generic.stdout))
+        return {"status": OK, "message": "", "hivm": hivm, "generic": text, "notes": notes}
+
+
+def _failure(status: str, message: str, notes: tuple[str, ...] = ()) -> dict[str, Any]:
+    return {"status": status, "message": message, "hivm": "", "generic": "", "notes": notes}
+
+
+def _input_keeper(folder: str, last: Path) -> str:
+    """A folder with a program named hivmc that only keeps its input; it stands in for the real one, which
+    belongs to CANN, because ascendnpu-ir 1.0.0 has no other way to show its last form."""
+    place = Path(folder, "keeper")
+    place.mkdir()
+    program = place / "hivmc"
+    program.write_text(f'#!/bin/sh\n[ -f "$1" ] && cp "$1" "{last}"\nexit 1\n')
+    program.chmod(0o755)
+    return str(place)
+
+
+def strip_locations(text: str) -> str:
+    """MLIR text without source locations."""
+    return LOCATION_USE.sub("", LOCATION_LINE.sub("", text))
+
+
+def portable_locations(text: str, path: list[str]) -> str:
+    """MLIR text whose location files are relative to the import path, the same on every machine."""
+    return LOCATION_FILE.sub(lambda match: match[1] + shorten_paths(match[2], path) + match[3], text)
+
+
+def shorten_paths(text: str, path: list[str]) -> str:
+    """Text without the import path's folders in front of file names."""
+    for root in sorted({entry.rstrip(os.sep) + os.sep for entry in path}, key=len, reverse=True):
+        text = text.replace(root, "")
+    return text
+
+
+def _telling(text: str) -> str:
+    """The lines of a compiler's last words that say what happened, in front of the dump it printed."""
+    lines = text.splitlines()
+    telling = [line for line in lines if TELLING.search(line)]
+    return "\n".join([*telling, *(line for line in lines if line not in telling)])
+
+
+def _first_words(text: str, most: int = 40) -> str:
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    return "\n".join(lines[:most])[:4000]
+
+
+def _digest(parts: list[str]) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _read(record: Path) -> dict[str, Any] | None:
+    try:
+        kept = json.loads(gzip.decompress(record.read_bytes()))
+        return {**kept, "notes": tuple(kept["notes"])}
+    except (OSError, ValueError, EOFError, KeyError, TypeError):
+        return None  # absent, or cut off by a crash: compile again
+
+
+def _write(record: Path, kept: dict[str, Any]) -> None:
+    record.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=record.parent)
+    with os.fdopen(handle, "wb") as file:
+        file.write(gzip.compress(json.dumps(kept).encode(), mtime=0))
+    os.replace(name, record)

@@ -1,0 +1,164 @@
+"""Worker process: a Triton kernel's source to Linalg text, with triton-ascend.
+
+It runs apart from its caller for two reasons: triton's own helpers bind to the interpreter or to the
+compiler when they are imported, so a process in interpreter mode cannot lower; and the lowering can crash or
+never end.  One JSON request a line on standard input, one JSON answer a line on standard output.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import traceback
+from typing import Any
+
+FILES: dict[str, int] = {}  # source file -> its time when imported; a changed one makes this process stale
+
+
+def load_kernel(request: dict[str, Any]):
+    """The jitted function named by module, file and qualified name."""
+    sys.path[:] = request["path"]
+    name, file = request["module"], request["file"]
+    module = None
+    if name != "__main__" and not name.startswith("_ascend_model_file_"):
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if not name.startswith(error.name or name):
+                raise
+    if module is None or os.path.realpath(module.__file__ or "") != os.path.realpath(file):
+        name = "_ascend_model_file_" + hashlib.sha256(file.encode()).hexdigest()[:16]
+        module = sys.modules.get(name)
+        if module is None:
+            spec = importlib.util.spec_from_file_location(name, file)
+            if spec is None or spec.loader is None:
+                raise ImportError(f"{file} is no Python file")
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[name] = module
+            try:
+                spec.loader.exec_module(module)
+            except BaseException:
+                del sys.modules[name]
+                raise
+    found: Any = module
+    for part in request["qualname"].split("."):
+        found = getattr(found, part)
+    return found
+
+
+def constant(value: Any) -> Any:
+    """A constexpr from its JSON form: plain values, a triton dtype, or another jitted function."""
+    if isinstance(value, dict):
+        if "dtype" in value:
+            import triton.language as tl
+
+            return tl.dtype(value["dtype"])
+        if "tuple" in value:
+            return tuple(constant(v) for v in value["tuple"])
+        if "enum" in value:
+            kind: Any = importlib.import_module(value["enum"])
+            for part in value["qualname"].split("."):
+                kind = getattr(kind, part)
+            return kind[value["name"]]
+        return load_kernel(value)
+    return value
+
+
+class Pointer:
+    """Stands for a tensor argument; triton asks only whether its address is a multiple of 16."""
+
+    def __init__(self, aligned: bool) -> None:
+        self.aligned = aligned
+
+    def data_ptr(self) -> int:
+        return 16 if self.aligned else 8
+
+
+def lower(request: dict[str, Any]) -> dict[str, Any]:
+    """Answer one request: `{"linalg": text, "arguments": names}` or `{"error": class, "message": text}`."""
+    from triton._C.libtriton import ir
+    from triton.backends.ascend.compiler import AscendBackend, make_ttir, ttir_to_linalg
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+    from triton.runtime.jit import JITFunction
+
+    kernel = load_kernel(request)
+    while not isinstance(kernel, JITFunction):
+        kernel = kernel.fn  # autotuner, heuristics
+    target = GPUTarget("npu", request["target"], 0)
+    backend = AscendBackend(target)
+    constants = {name: constant(value) for name, value in request["constants"].items()}
+    given = request["arguments"]
+    values = []
+    for parameter in kernel.params:
+        value = constants.get(parameter.name)
+        if parameter.name in given:
+            value = given[parameter.name]["value"]
+            value = Pointer(value["aligned"]) if isinstance(value, dict) else value
+        values.append(value)
+    attributes = backend.get_attrs_descriptor(kernel.params, values)
+    ones = attributes.get_constants()
+    for parameter in kernel.params:
+        if parameter.name in given and (parameter.num in ones or given[parameter.name]["value"] is None):
+            constants[parameter.name] = ones.get(parameter.num)
+    signature = {name: argument["type"] for name, argument in given.items()}
+    source = ASTSource(kernel, signature, constants, attributes)
+    options = backend.parse_options(request["options"])
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    try:
+        module = source.make_ir(options, backend.get_codegen_implementation(), backend.get_module_map(), context)
+        metadata = {"hash": "", "target": target, **options.__dict__}
+        module = make_ttir(module, metadata, options)
+    except Exception as error:
+        chain: list[BaseException] = [error]
+        while chain[-1].__cause__ is not None:
+            chain.append(chain[-1].__cause__)
+        return {"error": "frontend error", "message": "\n".join(f"{type(e).__name__}: {e}" for e in chain)}
+    try:
+        linalg = ttir_to_linalg(module, metadata, options, named_ops=True)
+    except subprocess.CalledProcessError as error:
+        words = (error.stderr or b"").decode(errors="replace")
+        return {
+            "error": "adapter crash",
+            "message": words or f"triton-adapter-opt ended with {error.returncode}",
+        }
+    return {"linalg": linalg, "arguments": [name for name in given if name not in constants]}
+
+
+def changed_file() -> str | None:
+    """A source file that was edited after this process imported it."""
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if not file or "site-packages" in file or not os.path.isfile(file):
+            continue
+        time = os.stat(file).st_mtime_ns
+        if FILES.setdefault(file, time) != time:
+            return file
+    return None
+
+
+def main() -> None:
+    """Serve requests until standard input closes."""
+    # Kernels may print while they are imported; the channel must stay clean.
+    channel = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        try:
+            answer = {"stale": True} if changed_file() else lower(json.loads(line))
+            changed_file()
+        except BaseException as error:
+            last = "".join(traceback.format_exception(error)[-3:])
+            answer = {"error": "frontend error", "message": f"{type(error).__name__}: {error}\n{last}"}
+        channel.write(json.dumps(answer) + "\n")
+        channel.flush()
+
+
+if __name__ == "__main__":
+    main()
