@@ -1,4 +1,4 @@
-"""The gate: is a commit worse than another one, or than its own history?  Reads results, runs nothing unasked.
+"""The gate: is a commit worse than another one, or than its own history?  Runs nothing unless asked to.
 
 Exit codes: 0 nothing worse, 1 regression, 2 wrong or failed, 3 nothing measured, 4 usage or environment.
 """
@@ -10,6 +10,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -20,8 +21,16 @@ from pathlib import Path
 
 import numpy as np
 
-from dashboards.detect import MIN_POINTS, change_points_of, estimate_noise, newest_alerts, relative
-from dashboards.events import IMPROVEMENT, REGRESSION, SAME_CODE, STATE, threshold_for
+from dashboards.detect import MIN_POINTS, ChangePoint, change_points_of, estimate_noise, newest_alerts, relative
+from dashboards.events import (
+    IMPROVEMENT,
+    MACHINE_CHANGED,
+    MODEL_CHANGED,
+    REGRESSION,
+    SAME_CODE,
+    STATE,
+    least_change,
+)
 from dashboards.repository import RepositoryError, resolve
 from dashboards.results import History, ResultsError, load
 from dashboards.series import (
@@ -41,6 +50,8 @@ from dashboards.text import change, markdown, plain, value
 NOTHING_WORSE, REGRESSED, FAILED, NOTHING_MEASURED, UNUSABLE = range(5)
 
 SUSPECT = "suspect"
+KNOWN = "already reported"
+NOT_CONFIRMED = "not confirmed"
 MISSING = "not measured"
 STILL = "still failing"
 FIXED = "works again"
@@ -55,6 +66,8 @@ SPIKY = 0.01
 # Without a history of its noise, a series has to differ by this much.
 WITHOUT_HISTORY = 0.10
 PAIRS_CONFIDENCE_T = {2: 31.8, 3: 6.96, 4: 4.54, 5: 3.75, 6: 3.36, 7: 3.14, 8: 3.0, 9: 2.9, 10: 2.82}
+
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 # Runs the benchmarks of a commit once more: (commit, benchmark names) -> {(benchmark, params): value}
 Rerun = Callable[[str, Sequence[str]], Mapping[tuple[str, tuple[str, ...]], float]]
@@ -114,7 +127,8 @@ class Report:
             UNUSABLE: "cannot be checked",
         }[self.exit_code]
         states = ", ".join(f"{count} {state}" for state, count in self.states.items() if count)
-        return f"{words}: {self.measured} values at the head, {self.compared} compared ({states or 'no results'})"
+        counts = f"{self.measured} values at the head, {self.compared} compared"
+        return f"{words}: {counts} ({states or 'no results'})"
 
 
 def check(
@@ -130,15 +144,13 @@ def check(
     at = history.column(head)
     problems = [f"{plain(one.path)}: {plain(one.reason)}" for one in history.problems]
     if at is None:
-        return Report(
-            base or "", head, NOTHING_MEASURED, 0, 0, {}, (), (*problems, f"no results of {head[:12]}")
-        )
+        return Report(base or "", head, NOTHING_MEASURED, 0, 0, {}, (), (*problems, f"no results of {head[:12]}"))
     before = history.column(base) if base else None
-    end = _last_before(history, at) if base is None else _base_column(history, base, before, at, problems)
+    end = at - 1 if base is None else _base_column(history, base, before, at, problems)
     findings = []
     measured = compared = 0
     states = dict.fromkeys(STATES, 0)
-    verdicts = _measured_verdicts(history, at, end, thresholds)
+    verdicts = _measured_verdicts(history, at, end, thresholds, follow=base is None)
     for row, series in enumerate(history.series):
         then = _base_point(history, row, end, exact=base is not None and before is not None)
         state = history.state_name(row, at)
@@ -160,10 +172,6 @@ def check(
     findings.sort(key=lambda one: (not one.alarm, one.verdict, -abs(one.size) if one.size == one.size else 0))
     code = _exit_code(findings, states, measured, require_all)
     return Report(base or "", head, code, compared, measured, states, tuple(findings), tuple(problems))
-
-
-def _last_before(history: History, at: int) -> int:
-    return at - 1
 
 
 def _base_column(history: History, base: str, before: int | None, at: int, problems: list[str]) -> int:
@@ -216,17 +224,21 @@ def _exact_verdict(
     if math.isnan(old) or old == new:
         return None
     size = relative(old, new)
-    if abs(size) < threshold_for(series, thresholds):
+    if abs(size) < least_change(series.benchmark, series.deterministic, thresholds):
         return None
     if _same_code(history, row, then, at):
-        return SAME_CODE, old, size, "the compiled code is the same: the model's own reckoning changed"
+        return SAME_CODE, old, size, MODEL_CHANGED
     return (REGRESSION if worse(size, series.direction) else IMPROVEMENT), old, size, ""
 
 
 def _measured_verdicts(
-    history: History, at: int, end: int, thresholds: Mapping[str, float]
+    history: History, at: int, end: int, thresholds: Mapping[str, float], *, follow: bool
 ) -> dict[int, Verdict]:
-    """Verdicts of all series with noise, from their history up to the base and the points after it."""
+    """Verdicts of all series with noise, from their history up to the base and the points after it.
+
+    With `follow` the head is one more commit of a line: an alert that it is the first to raise is its own,
+    even where the jump lies a few commits back; one that stood already is known.
+    """
     rows = [
         row
         for row, series in enumerate(history.series)
@@ -238,6 +250,9 @@ def _measured_verdicts(
     intervals = np.stack([history.low[rows], history.high[rows]], axis=2)
     directions = [history.series[row].direction for row in rows]
     alerts = newest_alerts(values[:, : at + 1], intervals=intervals[:, : at + 1], direction=directions)
+    earlier: list[ChangePoint | None] = [None] * len(rows)
+    if follow:
+        earlier = newest_alerts(values[:, :at], intervals=intervals[:, :at], direction=directions)
     jumps = change_points_of(values[:, : end + 1], intervals=intervals[:, : end + 1])
     found = {}
     for place, row in enumerate(rows):
@@ -248,22 +263,20 @@ def _measured_verdicts(
         if not level_points.size:
             continue
         alert = alerts[place]
-        least = threshold_for(series, thresholds)
+        least = least_change(series.benchmark, series.deterministic, thresholds)
         new = float(values[place, at])
-        if alert and alert.index > end and abs(alert.size) >= least:
-            verdict: Verdict | None = REGRESSION, alert.before, alert.size, "several points since the base"
+        if alert and (follow or alert.index > end) and abs(alert.size) >= least:
+            since = f"since {history.commits[alert.index].hash[:12]}"
+            kind = KNOWN if earlier[place] else REGRESSION
+            verdict: Verdict | None = (kind, alert.before, alert.size, since)
         else:
             points = past[~np.isnan(past)]
             bounds = intervals[place, end], intervals[place, at]
             verdict = _single(points, level_points, new, series.direction, least, bounds)
-        if verdict and verdict[0] != SUSPECT:
+        if verdict and verdict[0] not in (SUSPECT, KNOWN):
             ran = np.flatnonzero(~np.isnan(past))
             if _same_code(history, row, int(ran[-1]), at):
-                verdict = (
-                    SAME_CODE,
-                    *verdict[1:3],
-                    "the compiled code is the same: the machine or the driver changed",
-                )
+                verdict = (SAME_CODE, *verdict[1:3], MACHINE_CHANGED)
         if verdict:
             found[row] = verdict
     return found
@@ -285,17 +298,11 @@ def _single(
     bad = worse(size, direction)
     if points.size < MIN_POINTS:
         (old_low, old_high), (new_low, new_high) = bounds
-        apart = new_low > old_high or new_high < old_low
-        if np.isnan(bounds).any() or not apart:
-            return (SUSPECT, level, size, "no history of its noise") if bad and abs(size) >= least else None
-        if abs(size) >= WITHOUT_HISTORY:
-            return (
-                (REGRESSION if bad else IMPROVEMENT),
-                level,
-                size,
-                "intervals apart, no history of its noise",
-            )
-        return (SUSPECT, level, size, "intervals apart, no history of its noise") if bad else None
+        apart = bool(new_low > old_high or new_high < old_low)
+        words = "intervals apart, no history of its noise" if apart else "no history of its noise"
+        if apart and abs(size) >= WITHOUT_HISTORY:
+            return (REGRESSION if bad else IMPROVEMENT), level, size, words
+        return (SUSPECT, level, size, words) if bad else None
     noise = estimate_noise(points[None])
     deviation = float(noise.sigma[0]) * math.sqrt(1 + 1 / level_points.size)
     if abs(new - level) < ALONE * deviation:
@@ -364,9 +371,7 @@ def _one_per_state(findings: Sequence[Finding]) -> list[Finding]:
     return list(kept.values())
 
 
-def _exit_code(
-    findings: Sequence[Finding], states: Mapping[str, int], measured: int, require_all: bool
-) -> int:
+def _exit_code(findings: Sequence[Finding], states: Mapping[str, int], measured: int, require_all: bool) -> int:
     alarms = [one for one in findings if one.alarm]
     missing = [one for one in findings if one.verdict == MISSING and one.role != "twin"]
     if any(one.verdict == STATE for one in alarms) or (require_all and missing):
@@ -401,12 +406,12 @@ def confirm(report: Report, rerun: Rerun, rounds: int, *, thresholds: Mapping[st
             findings.append(one)
             continue
         got = pairs.get((one.benchmark, one.params), [])
-        least = _least(one, thresholds)
+        least = least_change(one.benchmark, one.modelled, thresholds)
         verdict, size, words = decide_pairs(got, least=least, direction=one.direction)
         if verdict is None and len(got) < 2:
             findings.append(replace(one, reason=f"{one.reason}; not confirmed: {words}"))
         else:
-            findings.append(replace(one, verdict=verdict or "not confirmed", size=size, reason=words))
+            findings.append(replace(one, verdict=verdict or NOT_CONFIRMED, size=size, reason=words))
     code = _exit_code(findings, report.states, report.measured, False)
     return replace(report, findings=tuple(findings), exit_code=code)
 
@@ -414,7 +419,7 @@ def confirm(report: Report, rerun: Rerun, rounds: int, *, thresholds: Mapping[st
 def decide_pairs(
     pairs: Sequence[tuple[float, float]], *, least: float, direction: str
 ) -> tuple[str | None, float, str]:
-    """Verdict, mean relative change and reason of pairs (base, head): 99 % sure on one side, and large enough."""
+    """Verdict, mean relative change and reason of pairs (base, head): 99 % sure, and large enough."""
     ratios = [math.log(new / old) for old, new in pairs if old > 0 and new > 0]
     if len(ratios) < 2:
         return None, math.nan, f"{len(ratios)} usable pairs, two are needed"
@@ -429,19 +434,10 @@ def decide_pairs(
     return (REGRESSION if worse(size, direction) else IMPROVEMENT), size, words
 
 
-def _least(one: Finding, thresholds: Mapping[str, float]) -> float:
-    from dashboards.series import Environment
-
-    series = Series(one.benchmark, one.params, (), one.machine, Environment("", ()), "", one.unit)
-    return threshold_for(series, thresholds)
-
-
 def asv_rerun(config: Path) -> Rerun:
     """Runs benchmarks once more with asv, into a results folder of its own that is thrown away."""
 
     def rerun(commit: str, names: Sequence[str]) -> dict[tuple[str, tuple[str, ...]], float]:
-        import re
-
         from asv.util import load_json
 
         settings = load_json(str(config), js_comments=True)
@@ -498,10 +494,8 @@ def _line(one: Finding) -> str:
 
 
 def _as_text(report: Report) -> str:
-    lines = [
-        report.summary,
-        f"head {report.head[:12]}" + (f", base {report.base[:12]}" if report.base else ""),
-    ]
+    base = f", base {report.base[:12]}" if report.base else ""
+    lines = [report.summary, f"head {report.head[:12]}{base}"]
     lines += [("! " if one.alarm else "  ") + _line(one) for one in report.findings]
     if report.problems:
         lines += ["left out or noted:", *(f"  {plain(one, 300)}" for one in report.problems)]
@@ -523,10 +517,9 @@ def _as_markdown(report: Report) -> str:
         lines += ["", f"#### {title}", "", "| | benchmark | base | head | change | why |", "|-|-|-|-|-|-|"]
         for one in some:
             number = one.size == one.size
+            twin, modelled = " (twin)" * (one.role == "twin"), ", modelled" * one.modelled
             cells = [
-                one.verdict
-                + (" (twin)" if one.role == "twin" else "")
-                + (", modelled" if one.modelled else ""),
+                one.verdict + twin + modelled,
                 one.title,
                 value(one.base, one.unit) if number else one.state_base,
                 value(one.head, one.unit) if number else one.state_head,
@@ -561,12 +554,11 @@ def _as_junit(report: Report) -> str:
     alarms = [one for one in report.findings if one.alarm]
     skipped = [one for one in report.findings if one.verdict in (MISSING, SUSPECT)]
     unusable = report.exit_code in (NOTHING_MEASURED, UNUSABLE)
+    states = sum(one.verdict == STATE for one in alarms)
     suite = ElementTree.Element(
         "testsuite",
         name="ascend-perf check",
-        tests=str(
-            max(report.compared + sum(one.verdict == STATE for one in alarms), len(report.findings), 1)
-        ),
+        tests=str(max(report.compared + states, len(report.findings), 1)),
         failures=str(len(alarms)),
         errors=str(int(unusable)),
         skipped=str(len(skipped)),
@@ -587,21 +579,15 @@ def _as_junit(report: Report) -> str:
     if not report.findings and not unusable:
         ElementTree.SubElement(suite, "testcase", classname="ascend-perf", name=_xml(report.summary))
     if report.problems:
-        ElementTree.SubElement(suite, "system-err").text = _xml(
-            "\n".join(plain(one, 300) for one in report.problems)
-        )
+        words = "\n".join(plain(one, 300) for one in report.problems)
+        ElementTree.SubElement(suite, "system-err").text = _xml(words)
     ElementTree.indent(suite)
     return ElementTree.tostring(suite, encoding="unicode")
 
 
 def _xml(text: str) -> str:
     """Text without the characters that XML cannot hold."""
-    return "".join(
-        char
-        if char in "\n\t" or " " <= char <= "\ud7ff" or "\ue000" <= char <= "\ufffd" or char > "\uffff"
-        else "\ufffd"
-        for char in text
-    )
+    return _NOT_XML.sub("\ufffd", text)
 
 
 def _as_github(report: Report) -> str:
@@ -645,12 +631,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="run measured alarms again, N pairs of base and head",
     )
-    parser.add_argument(
-        "--config", type=Path, help="asv configuration for --confirm (default REPO/asv.conf.json)"
-    )
-    parser.add_argument(
-        "--require-all", action="store_true", help="a series without a result at the head fails"
-    )
+    parser.add_argument("--config", type=Path, help="asv configuration for --confirm (default REPO/asv.conf.json)")
+    parser.add_argument("--require-all", action="store_true", help="a series without a result at the head fails")
     parser.add_argument("--no-cache", action="store_true", help="read every result file anew")
 
 

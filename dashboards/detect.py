@@ -567,6 +567,8 @@ def _batches(values: np.ndarray, intervals: np.ndarray | None):
     if intervals is not None:
         spread = (intervals[..., 1] - intervals[..., 0]) / (2 * _Z99)
         spread = np.where(np.isfinite(spread) & (spread >= 0), spread, np.nan)
+        if np.isnan(spread).all():
+            spread = None
     present = np.isfinite(values)
     lengths = present.sum(axis=1)
     for length in np.unique(lengths):
