@@ -26,6 +26,9 @@ ALERT_HAZARD = 1 / 50
 HISTORY_CONFIDENCE = 0.65
 ALERT_CONFIDENCE = 0.8
 LOOSE = 5
+# How much an alert's probability is discounted in a correlated series, per unit of correlation.
+DOUBT = 0.3
+MOST_DOUBT = 0.15
 # An alert looks this far back; a jump before that is history.
 LOOKBACK = 20
 
@@ -540,7 +543,9 @@ def _alerts(
         settled /= total
     sign = np.array([-1.0 if way == "higher" else 1.0 for way in directions])[:, None, None]
     apart = (chain.levels[:, None, :] - chain.levels[:, :, None]) * sign > ALERT_GAP
-    sure = (settled * apart).sum(axis=(1, 2))
+    # the correlation is itself an estimate, and too low a one makes a wave look like a jump
+    doubt = np.minimum(DOUBT * chain.noise.rho, MOST_DOUBT)
+    sure = (settled * apart).sum(axis=(1, 2)) * (1 - doubt)
     found: list[ChangePoint | None] = [None] * count
     if (sure > confidence).any():
         jump, _ = _backward(chain)
