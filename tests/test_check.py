@@ -4,6 +4,7 @@ import json
 import math
 import re
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ from dashboards.check import (
     STILL,
     SUSPECT,
     Report,
+    asv_rerun,
     check,
     confirm,
     decide_pairs,
@@ -458,3 +460,56 @@ def test_shallow_clone_is_named(place, capsys, tmp_path):
     assert code == 4 and "shallow" in err
     code, out, _ = place.run(capsys, "--head", "HEAD")
     assert code == 3 and "the clone is shallow" in out
+
+
+@pytest.mark.slow
+def test_asv_runs_a_commit_again_without_touching_the_results(tmp_path, monkeypatch):
+    pytest.importorskip("asv")
+    monkeypatch.setenv("PYTHONPATH", str(Path(cli.__file__).parents[1]))
+    repo = tmp_path / "repo"
+    for name, text in {
+        "kern/__init__.py": "VALUE = 1.0\n",
+        "benchmarks/__init__.py": "",
+        "benchmarks/bench_kern.py": (
+            "class MeasuredKern:\n"
+            "    params = [['a'], ['op']]\n"
+            "    param_names = ['case', 'impl']\n"
+            "    unit = 'us'\n"
+            "    version = '1'\n"
+            "    def track_time(self, case, impl):\n"
+            "        from kern import VALUE\n"
+            "        return VALUE\n"
+            "    def track_time_other(self, case, impl):\n"
+            "        return 0.0\n"
+        ),
+        "asv.conf.json": json.dumps(
+            {
+                "version": 1,
+                "project": "kern",
+                "repo": ".",
+                "branches": ["HEAD"],
+                "benchmark_dir": "benchmarks",
+                "env_dir": ".asv/env",
+                "results_dir": ".asv/results",
+                "plugins": [".dashboards.host_environment"],
+                "environment_type": "host",
+                "pythons": ["same"],
+                "build_command": [],
+                "install_command": ["in-dir={env_dir} python -m dashboards.specimen {build_dir} {env_dir} kern"],
+                "uninstall_command": [],
+            }
+        ),
+    }.items():
+        (repo / name).parent.mkdir(parents=True, exist_ok=True)
+        (repo / name).write_text(text)
+    git(repo, "init", "-q", "-b", "main")
+    git(repo, "add", ".")
+    git(repo, "commit", "-q", "-m", "one")
+    (repo / "kern" / "__init__.py").write_text("VALUE = 2.0\n")
+    git(repo, "commit", "-q", "-am", "two")
+    rerun = asv_rerun(repo / "asv.conf.json")
+    for revision, expected in (("HEAD", 2.0), ("HEAD~1", 1.0)):
+        values = rerun(git(repo, "rev-parse", revision), ["bench_kern.MeasuredKern.track_time"])
+        assert values == {("bench_kern.MeasuredKern.track_time", ("a", "op")): expected}
+    assert not (repo / ".asv" / "results").exists()
+    assert not list(repo.glob(".asv-confirm*"))
