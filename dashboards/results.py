@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from dashboards.repository import Commit, first_parents, is_shallow, line_through
+from dashboards.repository import Commit, first_parents, is_shallow, line_through, resolve
 from dashboards.series import (
     COMPILERS,
     CRASHED,
@@ -232,8 +232,8 @@ def load(
     """Everything under an asv results folder.
 
     Commits come in first-parent order of `head` in `repo`; with `base` given, in the order of `base` and
-    then of what `head` adds to it.  Without a repository they come by date, and `order` says so.
-    `cache` is a folder, True for the user's cache folder, or None for none.
+    then of what `head` adds to it, and these two are there even without results.  Without a repository
+    they come by date, and `order` says so.  `cache` is a folder, True for the user's cache folder, or None.
     """
     folder = Path(results)
     if not folder.is_dir():
@@ -558,7 +558,9 @@ def _commits(
     ]
     if is_shallow(repo):
         problems.append(Problem(str(repo), "the clone is shallow: older commits of its history are not there"))
-    return [commit for commit in line if commit.hash in dates], "first parent", problems
+    asked = set() if base is None else {resolve(repo, base), resolve(repo, head)}
+    shown = [commit for commit in line if commit.hash in dates or commit.hash in asked]
+    return shown, "first parent", problems
 
 
 def _columns(
