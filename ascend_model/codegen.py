@@ -666,7 +666,9 @@ class Generator:
             self.env[result] = Scalar(name, kind, *int_range(kind))
 
     def division(self, op: Op, name: str, x: str, y: str, a: Scalar, b: Scalar) -> None:
-        self.pending += ceil(self.costs["scalar.divide"]) - ceil(self.costs["scalar.alu"])
+        # a compiler turns a constant divisor into shifts and a product
+        key = "scalar.divide_constant" if b.lo == b.hi else "scalar.divide"
+        self.pending += ceil(self.costs[key]) - ceil(self.costs["scalar.alu"])
         kind = op.result_types[0]
         if name.endswith("ui"):
             mask = (1 << INT_BITS[kind]) - 1
@@ -686,6 +688,8 @@ class Generator:
         elif name == "divsi":
             if plain:
                 self.bind(op, f"{x} // {y}", a.lo // b.hi, a.hi // b.lo)
+            elif b.lo == b.hi and b.lo > 0:
+                self.bind(op, f"{x} // {y} if {x} >= 0 else -(-{x} // {y})", -(small // b.lo), small // b.lo)
             else:
                 self.bind(op, f"{x} // {y} if {x} >= 0 and {y} > 0 else _div({x}, {y})", -small, small)
         else:
@@ -818,6 +822,8 @@ class Generator:
             self.reshape(op, source, dynamic)
         elif name == "memory_space_cast":
             self.env[op.results[0]] = source
+        elif name == "extract_strided_metadata":
+            self.metadata(op, source)
         elif name == "view":
             kind = memref_type(op.result_types[0])
             assert kind
@@ -842,6 +848,21 @@ class Generator:
                 self.env[op.results[0]] = Scalar(size, "index", 0, (1 << 31) - 1)
         else:
             raise unsupported(op)
+
+    def metadata(self, op: Op, source: Memory) -> None:
+        """A memref taken apart: its base, and its offset, sizes and strides as numbers."""
+        if source.space == "ub" and source.root_index is None:
+            raise unsupported(op, "of a buffer chosen at run time")
+        base = 0
+        if source.root_index is not None and source.space == "ub":
+            base = self.allocs[source.root_index].lo * 8 // ELEMENT_BITS[source.elem]
+        start = source.offset - base if isinstance(source.offset, int) else self.total([(1, source.offset)], -base)
+        self.env[op.results[0]] = Memory(source.space, source.elem, source.root, base, (), (), source.root_index)
+        for result, part in zip(op.results[1:], (start, *source.sizes, *source.strides)):
+            if isinstance(part, int):
+                self.env[result] = Scalar(literal(part), "index", part, part)
+            else:
+                self.env[result] = Scalar(part, "index", *int_range("index"))
 
     def pointer_bitcast(self, op: Op) -> None:
         """The start of an argument seen as another element type; offsets into it come later, in its own units."""

@@ -417,7 +417,10 @@ CASES = (
     ),
     Case("absmax", kernels.absmax_scale, {"D": 128}, _absmax, {"x": "bf16"}),
     Case("two_axes", kernels.two_grid_axes, {"BLOCK": 256}, _two_axes),
-    *(Case(f"assign_{p}", getattr(kernels, f"assign_{p}"), _POOL, _assign(), over_reads=p in OVER_READS) for p in ASSIGN),
+    *(
+        Case(f"assign_{p}", getattr(kernels, f"assign_{p}"), _POOL, _assign(), over_reads=p in OVER_READS)
+        for p in ASSIGN
+    ),
     Case("assign_derived_i64", kernels.assign_derived, _POOL, _assign(np.int64)),
 )
 BY_NAME = {case.name: case for case in CASES}

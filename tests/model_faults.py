@@ -80,7 +80,9 @@ def dropped_masks(text: str) -> Iterator[Fault]:
     lines = text.split("\n")
     by_bound: dict[str, list[int]] = {}
     for i, line in enumerate(lines):
-        found = re.search(r'"memref\.subview"\(%\w+, (%\w+)\).*static_sizes = array<i64: -9223372036854775808>', line)
+        found = re.search(
+            r'"memref\.subview"\(%\w+, (%\w+)\).*static_sizes = array<i64: -9223372036854775808>', line
+        )
         if found and line.count("-9223372036854775808") == 1:
             by_bound.setdefault(found.group(1), []).append(i)
     for bound, sites in by_bound.items():
@@ -126,7 +128,11 @@ def swapped_buffers(text: str) -> Iterator[Fault]:
             if types[a] != types[b]:
                 continue
             names[a], names[b] = names[b], names[a]
-            yield Fault("swapped buffers", f"line {i + 1}: {found.group(1)}", _with(lines, i, line.replace(found.group(2), ", ".join(names), 1)))
+            yield Fault(
+                "swapped buffers",
+                f"line {i + 1}: {found.group(1)}",
+                _with(lines, i, line.replace(found.group(2), ", ".join(names), 1)),
+            )
 
 
 def every_fault(text: str) -> list[Fault]:

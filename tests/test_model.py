@@ -66,9 +66,7 @@ def test_numpy_arrays_and_a_sequence_of_arguments_do_as_well():
 def test_a_strided_view_is_written_through_and_its_gaps_stay():
     whole = np.full((4, 300), 7.0, np.float32)
     x = np.random.default_rng(0).normal(size=(4, 200)).astype(np.float32)
-    done = simulate(
-        kernels.row_gather, 4, [x, np.arange(4, dtype=np.int32), whole[:, :200], 200], {"BLOCK": 256}
-    )
+    done = simulate(kernels.row_gather, 4, [x, np.arange(4, dtype=np.int32), whole[:, :200], 200], {"BLOCK": 256})
     # the kernel takes rows of 200 elements, so it writes the first 800 of the view's memory
     assert done.status == "ok"
     assert np.array_equal(whole.reshape(-1)[:800], x.reshape(-1))
@@ -134,9 +132,7 @@ def test_two_programs_that_write_one_row_are_a_race():
 
 
 def test_an_endless_loop_ends_with_its_own_state():
-    done = simulate(
-        kernels.loop_for_ever, 1, [np.array([5], np.int32), np.zeros(1, np.int32)], max_ops=200_000
-    )
+    done = simulate(kernels.loop_for_ever, 1, [np.array([5], np.int32), np.zeros(1, np.int32)], max_ops=200_000)
     assert done.status == "endless loop"
     assert "model_kernels.py" in done.message
     assert done.cycles is None
@@ -233,9 +229,7 @@ def test_counts_read_from_text(pattern):
 @pytest.mark.skipif("1.2.0" not in toolchain.available_versions(), reason="figures of ascendnpu-ir 1.2.0")
 def test_int64_metadata_makes_the_prefix_sum_scalar(requests, scalar):
     launch = token_pool(np.random.default_rng(0), [2] * requests, 64, requests, np.int64)
-    code = compile_kernel(
-        kernels.assign_derived, launch.args, {"UPPER": requests, "BLOCK": 128}, compiler="1.2.0"
-    )
+    code = compile_kernel(kernels.assign_derived, launch.args, {"UPPER": requests, "BLOCK": 128}, compiler="1.2.0")
     assert static_counts(code.generic)["scalar"] == scalar
 
 
