@@ -825,20 +825,7 @@ class Generator:
         elif name == "extract_strided_metadata":
             self.metadata(op, source)
         elif name == "view":
-            kind = memref_type(op.result_types[0])
-            assert kind
-            if source.space != "gm" or None in kind.shape or source.root_index is None:
-                raise unsupported(op, f"from {op.operand_types[0]}")
-            start = self.scalar(op.operands[1])
-            at = self.total([(start.lo if start.lo == start.hi else start.expr, 1)], source.offset)
-            width = kind.bits // 8
-            if not isinstance(at, int) or at % width:
-                raise unsupported(op, "at an offset known only at run time")
-            sizes = tuple(x for x in kind.shape if x is not None)
-            strides = tuple(x if x is not None else 1 for x in kind.strides)
-            self.env[op.results[0]] = Memory(
-                "gm", kind.element, source.root, at // width, sizes, strides, source.root_index
-            )
+            self.typed_view(op, source)
         elif name == "dim":
             axis = self.scalar(op.operands[1])
             size = source.sizes[axis.lo]
@@ -848,6 +835,24 @@ class Generator:
                 self.env[op.results[0]] = Scalar(size, "index", 0, (1 << 31) - 1)
         else:
             raise unsupported(op)
+
+    def typed_view(self, op: Op, source: Memory) -> None:
+        """Bytes of an argument from a constant offset on, as a dense buffer of another type."""
+        kind = memref_type(op.result_types[0])
+        assert kind
+        start = self.scalar(op.operands[1])
+        width = kind.bits // 8
+        fixed = start.lo == start.hi and isinstance(source.offset, int)
+        if source.space != "gm" or kind.static_bytes is None or source.root_index is None or not fixed:
+            raise unsupported(op, f"from {op.operand_types[0]}")
+        at = start.lo + int(source.offset)
+        if at % width:
+            raise unsupported(op, "at an odd address")
+        shape = tuple(x for x in kind.shape if x is not None)
+        strides = tuple(x for x in dense_strides(shape) if x is not None)
+        self.env[op.results[0]] = Memory(
+            "gm", kind.element, source.root, at // width, shape, strides, source.root_index
+        )
 
     def metadata(self, op: Op, source: Memory) -> None:
         """A memref taken apart: its base, and its offset, sizes and strides as numbers."""

@@ -508,7 +508,8 @@ class Machine:
                 what = "no barrier stands between" if q == pipe else f"{PIPES[pipe]} did not wait for {PIPES[q]}"
                 self.report(
                     "missing wait",
-                    f"{PIPES[pipe]} overwrites UB bytes {atom.lo}..{atom.hi}, which {PIPES[q]} may still read: {what}",
+                    f"{PIPES[pipe]} overwrites UB bytes {atom.lo}..{atom.hi}, "
+                    f"which {PIPES[q]} may still read: {what}",
                     place,
                 )
 

@@ -10,9 +10,10 @@ point, however far off, is a jump.  A deterministic series needs none of that: e
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,16 +23,19 @@ from dashboards.series import worse
 HISTORY_HAZARD = 1 / 1000
 ALERT_HAZARD = 1 / 50
 # Least probability of a jump within LOOSE points of the place reported.
-HISTORY_CONFIDENCE = 0.6
+HISTORY_CONFIDENCE = 0.65
 ALERT_CONFIDENCE = 0.8
 LOOSE = 5
+# How much an alert's probability is discounted in a correlated series, per unit of correlation.
+DOUBT = 0.2
+MOST_DOUBT = 0.1
 # An alert looks this far back; a jump before that is history.
 LOOKBACK = 20
 
 # Densities per standard deviation: of a spike, and of the level after a jump.
 SPREAD = 0.05
 # Levels nearer than this, in standard deviations, are one level.
-NEAR = 0.7
+NEAR = 0.4
 ALERT_GAP = 0.9
 SPACING = 0.5
 MAX_LEVELS = 64
@@ -42,6 +46,7 @@ SPIKE_RUN = 2e-4
 _LAGS = (1, 2, 3, 4, 6, 8)
 _LAG_WEIGHTS = (1.0, 1.0, 0.8, 0.6, 0.5, 0.4)
 _RHOS = np.linspace(0, 0.95, 20)
+_CHANCE = 2.2
 _KEEP = 3.0
 # Variance of a standard normal cut off at _KEEP.
 _CUT = 1 - 2 * _KEEP * math.exp(-(_KEEP**2) / 2) / math.sqrt(2 * math.pi) / math.erf(_KEEP / math.sqrt(2))
@@ -109,7 +114,7 @@ def change_points_of(
     intervals: np.ndarray | None = None,
     deterministic: bool = False,
     direction: str | Sequence[str] = "lower",
-    threshold: float | None | Sequence[float | None] = None,
+    threshold: float | Sequence[float | None] | None = None,
     confidence: float = HISTORY_CONFIDENCE,
 ) -> list[list[ChangePoint]]:
     """`change_points` of many series at once: `values` is [series, point], `intervals` [series, point, 2]."""
@@ -154,7 +159,7 @@ def newest_alerts(
     intervals: np.ndarray | None = None,
     deterministic: bool = False,
     direction: str | Sequence[str] = "lower",
-    threshold: float | None | Sequence[float | None] = None,
+    threshold: float | Sequence[float | None] | None = None,
     confidence: float = ALERT_CONFIDENCE,
 ) -> list[ChangePoint | None]:
     """`newest_alert` of many series at once."""
@@ -196,8 +201,13 @@ def estimate_noise(values: np.ndarray) -> Noise:
     rest = logs[:, None, :] - shapes[None]
     centre = (rest * weights).sum(axis=2)
     best = (weights * (rest - centre[:, :, None]) ** 2).sum(axis=2).argmin(axis=1)
+    # a correlation that chance explains would only dull the eye
+    best[_RHOS[best] < _CHANCE / math.sqrt(length)] = 0
     sigma = np.exp(centre[np.arange(count), best] / 2)
-    return Noise(np.maximum(sigma, _floor(values)), _RHOS[best], (odd.sum(axis=1) + 0.5) / (length + 50))
+    # the first points of a new level look like spikes as long as they are the last ones
+    settled = odd[:, : length - 3]
+    spikes = (settled.sum(axis=1) + 0.5) / (settled.shape[1] + 50)
+    return Noise(np.maximum(sigma, _floor(values)), _RHOS[best], spikes)
 
 
 def running_median(values: np.ndarray, width: int) -> np.ndarray:
@@ -216,9 +226,13 @@ def running_median(values: np.ndarray, width: int) -> np.ndarray:
 def _floor(values: np.ndarray) -> np.ndarray:
     """Least standard deviation worth believing: a series of few distinct values has no spread of its own."""
     steps = np.sort(np.abs(np.diff(values, axis=1)), axis=1)
-    kept = steps[:, : max(1, int(steps.shape[1] * 0.9))]
+    kept = steps[:, : max(1, int(steps.shape[1] * 0.75))]
     tiny = 1e-7 * np.median(np.abs(values), axis=1) + 1e-300
-    return np.maximum(0.3 * np.sqrt((kept**2).mean(axis=1) / 2), tiny)
+    floor = np.maximum(np.sqrt((kept**2).mean(axis=1) / 2), tiny)
+    # repeated values tell of a clock that ticks: half a tick is its noise
+    tick = np.where(steps > 0, steps, np.inf).min(axis=1)
+    ticking = ((steps == 0).mean(axis=1) > 0.1) & np.isfinite(tick)
+    return np.where(ticking, np.maximum(floor, tick / 2), floor)
 
 
 def _half_variance(steps: np.ndarray, spread: np.ndarray) -> np.ndarray:
@@ -227,28 +241,28 @@ def _half_variance(steps: np.ndarray, spread: np.ndarray) -> np.ndarray:
     present = ~np.isnan(sizes)
     sizes = np.where(present, sizes, 0.0)
     middle = np.array([np.median(row[on]) if on.any() else 0.0 for row, on in zip(sizes, present)])
-    scale = np.maximum(middle * _MAD, 0.2 * spread)
+    scale = np.maximum(middle * _MAD, spread)
     for _ in range(3):
         kept = present & (sizes < _KEEP * scale[:, None])
         total = np.where(kept, sizes * sizes, 0.0).sum(axis=1)
-        scale = np.maximum(np.sqrt(total / np.maximum(kept.sum(axis=1), 1) / _CUT), 0.2 * spread)
-    return scale**2 / 2
+        scale = np.maximum(np.sqrt(total / np.maximum(kept.sum(axis=1), 1) / _CUT), spread)
+    return np.maximum(scale**2 / 2, 1e-300)
 
 
 @dataclass(frozen=True)
 class _Chain:
-    """Likelihoods of a batch, points first: [point, series, level].  Scaled to standard deviations."""
+    """Probabilities of a batch of series, [point, series, level]; levels in standard deviations.
+
+    `stay` and `enter` are the likelihood of a point on the level that held before or on one just entered,
+    times the chance of that; `forward` is the probability of each level given the points so far.
+    """
 
     noise: Noise
-    centre: np.ndarray
-    scaled: np.ndarray
     levels: np.ndarray
-    start: np.ndarray
     stay: np.ndarray
     enter: np.ndarray
     forward: np.ndarray
     total: np.ndarray
-    hazard: float
 
 
 def _chain(values: np.ndarray, spread: np.ndarray | None, hazard: float) -> _Chain:
@@ -257,9 +271,8 @@ def _chain(values: np.ndarray, spread: np.ndarray | None, hazard: float) -> _Cha
     centre = np.median(values, axis=1)
     scaled = (values - centre[:, None]) / noise.sigma[:, None]
     levels, prior = _levels(scaled)
-    points = scaled.T.astype(np.float32)
     wide = _point_spread(noise, spread)
-    rest = points[:, :, None] - levels.astype(np.float32)[None]
+    rest = _narrow(scaled.T[:, :, None] - levels[None])
     spikes = noise.spikes.astype(np.float32)[None, :, None]
     rho = noise.rho.astype(np.float32)[None, :, None]
     independent = _normal(rest, wide)
@@ -271,10 +284,11 @@ def _chain(values: np.ndarray, spread: np.ndarray | None, hazard: float) -> _Cha
     if correlated:
         stay[1:] = _given(rest[1:], rest[:-1], independent[1:], independent[:-1], rho, spikes, wide)
     enter = alone * entry
-    forward, total = _forward(start * alone[0], stay, enter, hazard)
+    stay *= np.float32(1 - hazard)
+    forward, total = _forward(start * alone[0], stay, enter)
     if correlated:
         # what the noise of the last point says of the noise of the first point on a new level
-        before = (points - (forward * levels.astype(np.float32)[None]).sum(axis=2))[:-1, :, None]
+        before = _narrow(scaled.T - (forward * levels[None]).sum(axis=2))[:-1, :, None]
         enter[1:] = entry * _given(
             rest[1:],
             before,
@@ -284,8 +298,13 @@ def _chain(values: np.ndarray, spread: np.ndarray | None, hazard: float) -> _Cha
             spikes,
             wide,
         )
-        forward, total = _forward(start * alone[0], stay, enter, hazard)
-    return _Chain(noise, centre, scaled, levels, start, stay, enter, forward, total, hazard)
+        forward, total = _forward(start * alone[0], stay, enter)
+    return _Chain(noise, levels, stay, enter, forward, total)
+
+
+def _narrow(rest: np.ndarray) -> np.ndarray:
+    """Distances in single precision; how far off a point far off is does not matter."""
+    return np.clip(rest, -1e4, 1e4).astype(np.float32)
 
 
 def _normal(rest: np.ndarray, wide: np.ndarray | None) -> np.ndarray:
@@ -313,22 +332,19 @@ def _given(
     return spikes * SPREAD + (1 - spikes) * (following + spike_before * (independent - following))
 
 
-def _forward(
-    first: np.ndarray, stay: np.ndarray, enter: np.ndarray, hazard: float
-) -> tuple[np.ndarray, np.ndarray]:
+def _forward(first: np.ndarray, stay: np.ndarray, enter: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Probability of each level given the points so far, and of each point given those before it."""
     forward = np.empty_like(stay)
-    total = np.empty(stay.shape[:2], stay.dtype)
-    remain = np.float32(1 - hazard)
+    total = np.empty((*stay.shape[:2], 1), stay.dtype)
+    forward[0] = first
     for at in range(len(stay)):
+        here = forward[at]
         if at:
-            np.multiply(forward[at - 1], stay[at], out=forward[at])
-            forward[at] *= remain
-            forward[at] += enter[at]
-        else:
-            forward[at] = first
-        total[at] = forward[at].sum(axis=1)
-        forward[at] /= total[at][:, None]
-    return forward, total
+            np.multiply(forward[at - 1], stay[at], out=here)
+            here += enter[at]
+        np.add.reduce(here, axis=1, keepdims=True, out=total[at])
+        here /= total[at]
+    return forward, total[:, :, 0]
 
 
 def _levels(scaled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -377,30 +393,25 @@ def _history(
     jump, path = _backward(chain)
     found = []
     for row, way in enumerate(directions):
-        places = _places(path[:, row], jump[:, row], confidence)
+        sigma = float(chain.noise.sigma[row])
+        places = _without_slopes(values[row], sigma, _places(path[:, row], jump[:, row], confidence))
+        places = _at_the_edge(values[row], sigma, places)
         found.append(_measured(values[row], chain.noise, row, places, way))
     return found
 
 
 def _backward(chain: _Chain) -> tuple[np.ndarray, np.ndarray]:
     """Probability of a jump at each point, and the likeliest level there, given the whole series."""
-    length, count, _ = chain.stay.shape
-    live = (chain.start > 0).astype(np.float32)
-    after = live.copy()
-    jump = np.zeros((length, count))
-    best = np.empty((length, count), np.int64)
-    best[-1] = chain.forward[-1].argmax(axis=1)
-    remain = np.float32(1 - chain.hazard)
-    for at in range(length - 1, 0, -1):
-        entering = chain.enter[at] * after
-        total = chain.total[at]
-        jump[at] = (entering * (1 - chain.forward[at - 1])).sum(axis=1) / total
-        after = after * chain.stay[at]
-        after *= remain
-        after += entering.sum(axis=1, keepdims=True)
-        after /= total[:, None]
-        after *= live
-        best[at - 1] = (chain.forward[at - 1] * after).argmax(axis=1)
+    after = np.ones_like(chain.stay)
+    share = 1 / chain.total[:, :, None]
+    for at in range(len(after) - 1, 0, -1):
+        entering = np.add.reduce(chain.enter[at] * after[at], axis=1, keepdims=True)
+        np.multiply(after[at], chain.stay[at], out=after[at - 1])
+        after[at - 1] += entering
+        after[at - 1] *= share[at]
+    jump = np.zeros(chain.total.shape)
+    jump[1:] = (chain.enter[1:] * after[1:] * (1 - chain.forward[:-1])).sum(axis=2) * share[1:, :, 0]
+    best = (chain.forward * after).argmax(axis=2)
     return jump, np.take_along_axis(chain.levels, best.T, axis=1).T
 
 
@@ -432,6 +443,57 @@ def _places(path: np.ndarray, jump: np.ndarray, confidence: float) -> list[tuple
     return found
 
 
+def _without_slopes(
+    values: np.ndarray, sigma: float, places: Sequence[tuple[int, float]]
+) -> list[tuple[int, float]]:
+    """The places where a step tells more than a straight line: to a step model a slope is a staircase."""
+    kept = list(places)
+    while kept:
+        edges = [0, *(place for place, _ in kept), len(values)]
+        gains = [
+            _slope_gain(values[low:high], place - low, sigma)
+            for low, place, high in zip(edges, edges[1:], edges[2:])
+        ]
+        if max(gains) <= 0:
+            return kept
+        del kept[int(np.argmax(gains))]
+    return kept
+
+
+def _at_the_edge(values: np.ndarray, sigma: float, places: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """The places of large jumps, moved over neighbours that plainly belong to the other side."""
+    edges = [0, *(place for place, _ in places), len(values)]
+    moved = []
+    for (place, sure), low, high in zip(places, edges, edges[2:]):
+        before, after = np.median(values[low:place]), np.median(values[place:high])
+        if abs(after - before) > 5 * sigma:
+            nearer_after = np.abs(values - after) < np.abs(values - before)
+            for _ in range(2):
+                if place < high - 1 and not nearer_after[place] and nearer_after[place + 1]:
+                    place += 1
+                elif place > low + 1 and nearer_after[place - 1] and not nearer_after[place - 2]:
+                    place -= 1
+        moved.append((place, sure))
+    return moved
+
+
+def _slope_gain(part: np.ndarray, place: int, sigma: float) -> float:
+    """How much better a straight line fits than a step at `place`; spikes off the step count for neither."""
+    levels = np.where(np.arange(part.size) < place, np.median(part[:place]), np.median(part[place:]))
+    calm = np.abs(part - levels) < 4 * sigma
+    at = np.flatnonzero(calm).astype(float)
+    points = part[calm]
+    early = at < place
+    if early.all() or not early.any():
+        return -1.0
+    step = sum(float(((some - some.mean()) ** 2).sum()) for some in (points[early], points[~early]))
+    at -= at.mean()
+    rest = points - points.mean()
+    spread = float((at * at).sum())
+    line = float((rest * rest).sum()) - (float((at * rest).sum()) ** 2 / spread if spread else 0.0)
+    return step - line
+
+
 def _around(jump: np.ndarray, reach: int) -> np.ndarray:
     """Sum of the probabilities within `reach` of each point."""
     mass = np.concatenate([[0.0], np.cumsum(jump)])
@@ -450,7 +512,7 @@ def _measured(
     edges = [0, *(place for place, _ in places), len(values)]
     sigma, rho = float(noise.sigma[row]), float(noise.rho[row])
     means, counts = [], []
-    for low, high in zip(edges, edges[1:]):
+    for low, high in itertools.pairwise(edges):
         part = values[low:high]
         kept = part[np.abs(part - np.median(part)) < 4 * sigma]
         means.append(float((kept if kept.size else part).mean()))
@@ -495,14 +557,13 @@ def _alerts(
     start = max(0, length - 1 - LOOKBACK)
     # as many points on the new level as a run of spikes seldom has
     run = np.clip(np.ceil(math.log(SPIKE_RUN) / np.log(chain.noise.spikes)), 2, 5)
-    remain = np.float32(1 - chain.hazard)
     width = chain.levels.shape[1]
     pairs = chain.forward[start][:, :, None] * np.eye(width, dtype=np.float32)
     settled = pairs.copy()
     for at in range(start + 1, length):
         entering = chain.enter[at][:, None, :]
         may = (at <= length - run).astype(np.float32)[:, None, None]
-        kept = chain.stay[at][:, None, :] * remain
+        kept = chain.stay[at][:, None, :]
         settled = settled * kept + entering * settled.sum(axis=2, keepdims=True) * may
         pairs = pairs * kept + entering * pairs.sum(axis=2, keepdims=True)
         total = pairs.sum(axis=(1, 2), keepdims=True)
@@ -510,7 +571,9 @@ def _alerts(
         settled /= total
     sign = np.array([-1.0 if way == "higher" else 1.0 for way in directions])[:, None, None]
     apart = (chain.levels[:, None, :] - chain.levels[:, :, None]) * sign > ALERT_GAP
-    sure = (settled * apart).sum(axis=(1, 2))
+    # the correlation is itself an estimate, and too low a one makes a wave look like a jump
+    doubt = np.minimum(DOUBT * chain.noise.rho, MOST_DOUBT)
+    sure = (settled * apart).sum(axis=(1, 2)) * (1 - doubt)
     found: list[ChangePoint | None] = [None] * count
     if (sure > confidence).any():
         jump, _ = _backward(chain)
@@ -537,6 +600,8 @@ def _batches(values: np.ndarray, intervals: np.ndarray | None):
     if intervals is not None:
         spread = (intervals[..., 1] - intervals[..., 0]) / (2 * _Z99)
         spread = np.where(np.isfinite(spread) & (spread >= 0), spread, np.nan)
+        if np.isnan(spread).all():
+            spread = None
     present = np.isfinite(values)
     lengths = present.sum(axis=1)
     for length in np.unique(lengths):
@@ -548,22 +613,20 @@ def _batches(values: np.ndarray, intervals: np.ndarray | None):
             some = rows[low : low + size]
             kept = {int(row): np.flatnonzero(present[row]) for row in some}
             batch = np.array([values[row, at] for row, at in kept.items()])
-            known = None if spread is None else np.array([spread[row, at] for row, at in kept.items()])
-            yield [int(row) for row in some], batch, known, kept
+            # squares of what a float can hold are more than it can hold
+            scale = np.abs(batch).max(axis=1)
+            scale = np.where(scale > 0, scale, 1.0)
+            known = None
+            if spread is not None:
+                known = np.array([spread[row, at] for row, at in kept.items()]) / scale[:, None]
+            places = {row: (kept[row], float(scale[at])) for at, row in enumerate(kept)}
+            yield [int(row) for row in some], batch / scale[:, None], known, places
 
 
-def _moved(jump: ChangePoint, places: np.ndarray) -> ChangePoint:
-    """The jump with its index in the series with gaps."""
-    return ChangePoint(
-        int(places[jump.index]),
-        jump.before,
-        jump.after,
-        jump.size,
-        jump.low,
-        jump.high,
-        jump.confidence,
-        jump.worse,
-    )
+def _moved(jump: ChangePoint, place: tuple[np.ndarray, float]) -> ChangePoint:
+    """The jump in the series with gaps and in its own scale."""
+    points, scale = place
+    return replace(jump, index=int(points[jump.index]), before=jump.before * scale, after=jump.after * scale)
 
 
 def _last_valid(values: np.ndarray) -> int:
