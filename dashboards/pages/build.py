@@ -123,7 +123,7 @@ def read(results: Path, repo: Path | None, head: str, cache: str | Path | bool |
             history = load(results, repo, head=head, cache=cache)
         except RepositoryError as error:
             notices.append(
-                f"No git history: {error}. Commits come by the date of their results, without subjects and without "
+                f"No git history: {error}. Commits come by the date of their results, without subjects and "
                 "differences of source. Give the repository with --repo."
             )
             repo = None
@@ -132,9 +132,9 @@ def read(results: Path, repo: Path | None, head: str, cache: str | Path | bool |
             bare = load(results, None, cache=cache)
             if bare.commits:
                 notices.append(
-                    f"None of the {len(bare.commits)} measured commits is on the first-parent line of {visible(head)} in "
-                    f"this repository: results of another project, or of a branch. Give the right one with --repo, or "
-                    "the branch with --head. Until then commits come by date."
+                    f"None of the {len(bare.commits)} measured commits is on the first-parent line of "
+                    f"{visible(head)} in this repository: results of another project, or of a branch. Give the "
+                    "right one with --repo, or the branch with --head. Until then commits come by date."
                 )
                 history, repo = bare, None
     if history is None:
@@ -143,8 +143,8 @@ def read(results: Path, repo: Path | None, head: str, cache: str | Path | bool |
     if left_out and repo is not None:
         commits = {one.reason.split()[1] for one in left_out}
         notices.append(
-            f"{len(commits)} measured commits are left out: they are not on the first-parent line of {visible(head)} "
-            "(another branch, or another project's results). --head shows another line."
+            f"{len(commits)} measured commits are left out: they are not on the first-parent line of "
+            f"{visible(head)} (another branch, or another project's results). --head shows another line."
         )
     other = [one for one in history.problems if one not in left_out]
     if other:
@@ -158,8 +158,8 @@ def read(results: Path, repo: Path | None, head: str, cache: str | Path | bool |
         )
     if history.series and not (history.value == history.value).any():
         notices.append(
-            "Nothing that ran gave a number: all failed or was skipped. The reasons are below and on the health page; "
-            "`ascend-perf model <op>` tries one kernel by itself."
+            "Nothing that ran gave a number: all failed or was skipped. The reasons are below and on the health "
+            "page; `ascend-perf model <op>` tries one kernel by itself."
         )
     events = tuple(reversed(group_events(find_events(history)))) if history.commits else ()
     return View(history, events, repo, tuple(notices), results, kernels_of(history.series))
@@ -309,10 +309,14 @@ class progress:
 
         console = Console(stderr=True)
         self.bar = Progress(
-            TextColumn("{task.percentage:>3.0f}%"), BarColumn(), TimeElapsedColumn(),
-            TextColumn("{task.description}", markup=False), console=console,
-            disable=silent or not console.is_terminal, transient=True,
-        )  # fmt: skip
+            TextColumn("{task.percentage:>3.0f}%"),
+            BarColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}", markup=False),
+            console=console,
+            disable=silent or not console.is_terminal,
+            transient=True,
+        )
         self.task = self.bar.add_task("", total=1)
 
     def __enter__(self) -> Step:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from dashboards.pages import data
-from dashboards.pages.markup import Markup, page, tag
+from dashboards.pages.markup import Markup, dim, page, tag
 from dashboards.pages.view import View
 
 
@@ -41,10 +41,20 @@ def series_list(view: View) -> dict[str, object]:
     for row, one in enumerate(view.history.series):
         kernel = view.kernel_of[row]
         rows.append(
-            [index(kernel.slug), index(one.op), index(one.case), index(one.impl or "-"), index(one.metric),
-             index(one.machine), index(one.environment.label), index(one.unit.replace("(modelled)", "").strip()),
-             int(one.direction == "higher"), int(one.modelled), int(view.roles[row] == "twin")]
-        )  # fmt: skip
+            [
+                index(kernel.slug),
+                index(one.op),
+                index(one.case),
+                index(one.impl or "-"),
+                index(one.metric),
+                index(one.machine),
+                index(one.environment.label),
+                index(one.unit.replace("(modelled)", "").strip()),
+                int(one.direction == "higher"),
+                int(one.modelled),
+                int(view.roles[row] == "twin"),
+            ]
+        )
     return {"texts": list(texts), "rows": rows}
 
 
@@ -53,7 +63,10 @@ def render(view: View, foot: Markup) -> str:
     history = view.history
     places = list(dict.fromkeys((one.machine, one.environment.label) for one in history.series))
     machines = list(dict.fromkeys(machine for machine, _ in places))
-    environments = list(dict.fromkeys(label for _, label in places))
+    labels = list(dict.fromkeys(label for _, label in places))
+
+    def choices(values: list[str], limit: int) -> list[Markup]:
+        return [tag("option", data.shown(one, limit), value=data.shown(one)) for one in values]
 
     def side(name: str, commit: int) -> Markup:
         options = [
@@ -64,16 +77,14 @@ def render(view: View, foot: Markup) -> str:
             "fieldset",
             tag("legend", name),
             tag("label", "commit", tag("select", options, data_side=name, data_what="commit")),
-            tag("label", "machine", tag("select", [tag("option", data.shown(one, 60), value=data.shown(one)) for one in machines],
-                                        data_side=name, data_what="machine")),
-            tag("label", "environment", tag("select", [tag("option", data.shown(one, 120), value=data.shown(one)) for one in
-                                                       environments], data_side=name, data_what="env")),
-        )  # fmt: skip
+            tag("label", "machine", tag("select", choices(machines, 60), data_side=name, data_what="machine")),
+            tag("label", "environment", tag("select", choices(labels, 120), data_side=name, data_what="env")),
+        )
 
     newest = len(history.commits) - 1
     parts = [
         tag("h1", "Compare"),
-        tag("p", "B against A: any two commits, machines or environments (compiler versions).", class_="dim"),
+        dim("B against A: any two commits, machines or environments (compiler versions)."),
         tag("form", side("A", max(0, newest - 1)), side("B", newest), class_="sides"),
         tag(
             "form",

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 
 from dashboards.pages.kernel import compiler_of, leading_metric
-from dashboards.pages.markup import Markup, join, page, tag, text
+from dashboards.pages.markup import Markup, dim, join, page, table, tag, text
 from dashboards.pages.view import MODEL_OR_NOT, View
 from dashboards.series import NOT_RUN, OK, STATES
 
@@ -18,9 +18,11 @@ def render(view: View, foot: Markup) -> str:
     """HTML of the page."""
     parts: list[object] = [
         tag("h1", "Compilers"),
-        tag("p", "Each cell: how many series are in which state, and the geometric mean of the leading number against "
-            "the first column at the same commit (below 1 is faster).", class_="dim"),
-    ]  # fmt: skip
+        dim(
+            "Each cell: how many series are in which state, and the geometric mean of the leading number ",
+            "against the first column at the same commit (below 1 is faster).",
+        ),
+    ]
     for modelled, word in MODEL_OR_NOT:
         grid = _grid(view, modelled, word.lower())
         if grid:
@@ -45,19 +47,23 @@ def _grid(view: View, modelled: bool, kind: str) -> Markup | None:
         head = tag("th", tag("code", commit.hash[:10]), " ", text(commit.subject, 60), scope="row")
         lines.append(tag("tr", head, cells))
     names = [
-        tag("th", text(compiler, 120), tag("small", " ", text(machine, 40), class_="dim"))
+        join([text(compiler, 120), tag("small", " ", text(machine, 40), class_="dim")])
         for compiler, machine in order
     ]
-    body = tag("table", tag("thead", tag("tr", tag("th", "commit"), names)), tag("tbody", lines), class_="grid")
+    body = table(["commit", *names], lines, class_="grid")
     note = None
     if len(order) == 1:
-        note = tag("p", "One compiler is measured. Another one is another series: ",
-                   tag("code", "ascend-perf run --last 3 --compiler 1.1.0 --compiler 1.2.0"), class_="notice")  # fmt: skip
+        note = tag(
+            "p",
+            "One compiler is measured. Another one is another series: ",
+            tag("code", "ascend-perf run --last 3 --compiler 1.1.0 --compiler 1.2.0"),
+            class_="notice",
+        )
     return tag(
         "section",
         tag("h2", kind.capitalize(), " ", tag("span", kind, class_=f"badge {kind}")),
         note,
-        tag("div", body, class_="wide", tabindex="0"),
+        body,
         class_=f"kind {kind}",
     )
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from dashboards.events import BOUNDARY, SAME_CODE, STATE, Event
 from dashboards.pages import data, source
-from dashboards.pages.markup import Markup, join, page, percent, quantity, tag, text
+from dashboards.pages.markup import Markup, dim, join, page, percent, quantity, table, tag, text
 from dashboards.pages.view import View, confirmed, event_name, kind_label, title_of
 from dashboards.series import OK
 
@@ -116,13 +116,25 @@ def render(view: View, event: Event, foot: Markup) -> str:
         ("machine", text(event.machine)),
         ("environment", text(event.environment, 300)),
         ("change, 99 %", f"{percent(event.low)} … {percent(event.high)}" if event.low < event.high else "exact"),
-        ("state", "open" if event.open else ["undone by ", tag("code", (event.recovered or "")[:10]), " ",
-                                             text(view.commit(event.recovered or "").subject, 80)]),
+        (
+            "state",
+            "open"
+            if event.open
+            else [
+                "undone by ",
+                tag("code", (event.recovered or "")[:10]),
+                " ",
+                text(view.commit(event.recovered or "").subject, 80),
+            ],
+        ),
         ("confirmed", f"{'yes' if sure else 'not yet'}: {why}"),
         ("suspected cause", text(suspect(view, event), 600)),
-        ("last good", [tag("code", good.hash), " ", text(good.subject), " ", tag("span", good.author, class_="dim")]),
+        (
+            "last good",
+            [tag("code", good.hash), " ", text(good.subject), " ", tag("span", good.author, class_="dim")],
+        ),
         ("first bad", [tag("code", bad.hash), " ", text(bad.subject), " ", tag("span", bad.author, class_="dim")]),
-    ]  # fmt: skip
+    ]
     said = commands(event)
     parts: list[object] = [
         tag("h1", text(title_of(event), 200)),
@@ -197,12 +209,12 @@ def _counts(view: View, event: Event) -> Markup:
         "",
         "state",
     ]
-    body = tag("table", tag("thead", tag("tr", [tag("th", one) for one in head])), tag("tbody", lines))
+    body = table(head, lines)
     return join(
         [
             tag("h2", f"Before and after, {kind}"),
-            tag("div", body, class_="wide", tabindex="0"),
-            tag("p", f"and {more} more series", class_="dim") if more > 0 else None,
+            body,
+            dim(f"and {more} more series") if more > 0 else None,
         ]
     )
 
@@ -228,8 +240,8 @@ def _beside(view: View, event: Event) -> Markup | None:
     lines = []
     for row in rows:
         one = history.series[row]
-        ratios = [history.value[row, at] / history.value[event.series, at] for at in (good, bad)]
-        change = (history.value[row, bad] - history.value[row, good]) / history.value[row, good]
+        ratios = [_over(history.value[row, at], history.value[event.series, at]) for at in (good, bad)]
+        change = _over(history.value[row, bad] - history.value[row, good], history.value[row, good])
         findings = history.detail(row, bad).findings
         lines.append(
             tag(
@@ -237,22 +249,37 @@ def _beside(view: View, event: Event) -> Markup | None:
                 tag("th", text(one.impl, 40), " ", tag("span", view.roles[row], class_="dim"), scope="row"),
                 [tag("td", f"×{ratio:.2f}" if np.isfinite(ratio) else "–") for ratio in ratios],
                 tag("td", percent(float(change)) if change else "="),
-                tag("td", [text(findings[0], 200), f" (and {len(findings) - 1} more)" if len(findings) > 1 else None]
-                    if findings else "none", class_="" if findings else "dim"),
+                tag(
+                    "td",
+                    [text(findings[0], 200), f" (and {len(findings) - 1} more)" if len(findings) > 1 else None]
+                    if findings
+                    else "none",
+                    class_="" if findings else "dim",
+                ),
             )
-        )  # fmt: skip
+        )
     if not lines:
         return None
     head = ["implementation", "ratio before", "ratio after", "its own change", "hazards"]
-    body = tag("table", tag("thead", tag("tr", [tag("th", one) for one in head])), tag("tbody", lines))
+    body = table(head, lines)
     return join(
         [
             tag("h2", "Twins and controls"),
-            tag("p", "What moved alike points to the machine, the driver or the model; what did not, to the kernel.",
-                class_="dim"),
-            tag("div", body, class_="wide", tabindex="0"),
+            tag(
+                "p",
+                "What moved alike points to the machine, the driver or the model; what did not, to the kernel.",
+                class_="dim",
+            ),
+            body,
         ]
-    )  # fmt: skip
+    )
+
+
+def _over(a: float, b: float) -> float:
+    """a / b as a float: 0 where both are 0, infinite or NaN where it is no number."""
+    if b:
+        return float(a) / float(b)
+    return 0.0 if a == 0 else math.copysign(math.inf, a) if a == a else math.nan
 
 
 def _code(view: View, event: Event) -> Markup:
@@ -260,12 +287,12 @@ def _code(view: View, event: Event) -> Markup:
     head = tag("h2", "Compiled code")
     before, after = event.code_before, event.code_after
     if not before or not after:
-        return join([head, tag("p", "No compiled code is on record for one of the two commits.", class_="dim")])
+        return join([head, dim("No compiled code is on record for one of the two commits.")])
     codes = tag("p", tag("code", text(before, 80)), " → ", tag("code", text(after, 80)))
     if before == after:
         said = "The compiled code is the same at both commits: the machine, the driver or the model changed."
         return join([head, codes, tag("p", said)])
-    texts = source.compiled(before), source.compiled(after)
+    texts = source.compiled(view.results, before), source.compiled(view.results, after)
     sentences = source.explained(*texts)
     parts: list[object] = [head, codes]
     if sentences:
@@ -276,7 +303,7 @@ def _code(view: View, event: Event) -> Markup:
         parts.append(
             tag(
                 "p",
-                "The texts are not in the compiler's cache; the first command above makes them again.",
+                "The texts are not kept with these results; the first command above makes them again.",
                 class_="dim",
             )
         )
@@ -287,9 +314,7 @@ def _source(view: View, event: Event) -> Markup:
     """The kernel's source between the two commits."""
     head = tag("h2", "Source")
     if view.repo is None:
-        return join(
-            [head, tag("p", "The git history is not here, so that the difference cannot be shown.", class_="dim")]
-        )
+        return join([head, dim("The git history is not here, so that the difference cannot be shown.")])
     found = source.difference(view.repo, event.last_good, event.first_bad, view.kernel_of[event.series])
     commits = [
         tag("li", tag("code", one.hash[:10]), " ", text(one.subject), " ", tag("span", one.author, class_="dim"))
@@ -299,12 +324,12 @@ def _source(view: View, event: Event) -> Markup:
     if commits:
         parts.append(tag("details", tag("summary", f"{len(commits)} commits in the range"), tag("ul", commits)))
     if found.error:
-        parts.append(tag("p", text(found.error, 300), class_="dim"))
+        parts.append(dim(text(found.error, 300)))
     elif not found.lines:
-        parts.append(tag("p", "No file of the kernel changed between the two commits.", class_="dim"))
+        parts.append(dim("No file of the kernel changed between the two commits."))
     else:
         if not found.narrow:
-            parts.append(tag("p", "No file of the kernel itself changed; these did.", class_="dim"))
+            parts.append(dim("No file of the kernel itself changed; these did."))
         parts.append(diff_block(found.lines))
     return join(parts)
 
@@ -324,8 +349,7 @@ def side_by_side(rows: Sequence[tuple[str | None, str | None]]) -> Markup:
         return tag("td", text(one or "", 240), class_=tone)
 
     lines = [tag("tr", cell(a, b), cell(b, a)) for a, b in rows]
-    body = tag("table", tag("thead", tag("tr", tag("th", "before"), tag("th", "after"))), tag("tbody", lines))
-    return tag("div", body, class_="wide code", tabindex="0")
+    return table(["before", "after"], lines, around={"class_": "wide code"})
 
 
 def fingerprint(view: View, event: Event) -> str:

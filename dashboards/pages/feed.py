@@ -40,7 +40,8 @@ def _entry(view: View, event: Event) -> str:
     return (
         f"<entry><id>urn:ascend-perf:event:{event_name(event)}</id><title>{_text(title_of(event))}</title>"
         f'<link href="{event_path(event)}"/><updated>{_date(commit.date)}</updated>'
-        f"<author><name>{_text(commit.author or 'unknown')}</name></author><summary>{_text(summary)}</summary></entry>"
+        f"<author><name>{_text(commit.author or 'unknown')}</name></author>"
+        f"<summary>{_text(summary)}</summary></entry>"
     )
 
 

@@ -12,11 +12,12 @@ import numpy as np
 from dashboards.detect import estimate_noise
 from dashboards.events import SAME_CODE
 from dashboards.pages.kernel import status_table
-from dashboards.pages.markup import Markup, join, page, tag, text
+from dashboards.pages.markup import Markup, dim, join, page, table, tag, text
 from dashboards.pages.view import View
 from dashboards.series import NOT_RUN, OK, STATE_CODE
 
 LEAST_POINTS = 8
+NEWEST_POINTS = 200
 SHOWN = 300
 
 
@@ -65,8 +66,8 @@ def _machines(view: View) -> Markup:
             )
         )
     head = ["machine", "numbers", "what it is", "series", "commits", "newest commit", "its date", "commits behind"]
-    body = tag("table", tag("thead", tag("tr", [tag("th", one) for one in head])), tag("tbody", lines))
-    return join([tag("h2", "Machines"), tag("div", body, class_="wide", tabindex="0")])
+    body = table(head, lines)
+    return join([tag("h2", "Machines"), body])
 
 
 def machine_facts(results: Path | None, machine: str) -> str:
@@ -83,19 +84,24 @@ def machine_facts(results: Path | None, machine: str) -> str:
 def noise_rows(view: View) -> list[dict[str, Any]]:
     """Noise of each op, metric and machine: the median over its series of one standard deviation / level."""
     history = view.history
-    groups: dict[tuple[str, str, str], list[tuple[float, float, float]]] = {}
+    by_length: dict[int, list[tuple[int, np.ndarray]]] = {}
     for row, one in enumerate(history.series):
-        if one.deterministic:
-            continue
-        values = history.value[row]
-        kept = values[~np.isnan(values)][-200:]
-        if kept.size < LEAST_POINTS:
-            continue
-        noise = estimate_noise(kept[None])
-        level = abs(float(np.median(kept))) or 1.0
-        groups.setdefault((one.op, one.metric, one.machine), []).append(
-            (float(noise.sigma[0]) / level, float(noise.rho[0]), float(noise.spikes[0]))
-        )
+        if not one.deterministic:
+            values = history.value[row]
+            kept = values[~np.isnan(values)][-NEWEST_POINTS:]
+            if kept.size >= LEAST_POINTS:
+                by_length.setdefault(kept.size, []).append((row, kept))
+    groups: dict[tuple[str, str, str], list[tuple[float, float, float]]] = {}
+    for some_rows in by_length.values():
+        values = np.array([kept for _, kept in some_rows])
+        noise = estimate_noise(values)
+        level = np.abs(np.median(values, axis=1))
+        level[level == 0] = 1.0
+        columns = zip(noise.sigma / level, noise.rho, noise.spikes)
+        for (row, _), (sigma, rho, spikes) in zip(some_rows, columns):
+            one = history.series[row]
+            key = (one.op, one.metric, one.machine)
+            groups.setdefault(key, []).append((float(sigma), float(rho), float(spikes)))
     found = []
     for (op, metric, machine), some in groups.items():
         sigma, rho, spikes = (float(np.median([one[at] for one in some])) for at in range(3))
@@ -138,9 +144,9 @@ def _noise(view: View) -> Markup:
         for one in rows[:SHOWN]
     ]
     names = ["op", "metric", "machine", "series", "standard deviation", "correlation of neighbours", "spikes"]
-    body = tag("table", tag("thead", tag("tr", [tag("th", one) for one in names])), tag("tbody", lines))
+    body = table(names, lines)
     say = "Steps taken out; the median over the series. Lower is better: a change well below this cannot be seen."
-    return join([head, tag("p", say, class_="dim"), tag("div", body, class_="wide", tabindex="0"), modelled])
+    return join([head, dim(say), body, modelled])
 
 
 def _same_code(view: View) -> Markup:
@@ -148,12 +154,18 @@ def _same_code(view: View) -> Markup:
     events = [one for one in view.events if one.kind == SAME_CODE]
     head = tag("h2", "Same compiled code, other number")
     if not events:
-        return join([head, tag("p", "None on record.", class_="dim")])
+        return join([head, dim("None on record.")])
     lines = [
-        tag("li", text(f"{one.machine}: {one.op} {one.metric}", 120), " at ", tag("code", one.first_bad[:10]), " ",
-            text(one.cause or "", 160))
+        tag(
+            "li",
+            text(f"{one.machine}: {one.op} {one.metric}", 120),
+            " at ",
+            tag("code", one.first_bad[:10]),
+            " ",
+            text(one.cause or "", 160),
+        )
         for one in events[:30]
-    ]  # fmt: skip
+    ]
     return join([head, tag("ul", lines)])
 
 
@@ -172,15 +184,15 @@ def _problems(view: View) -> Markup:
         "first parent": "Commits are in first-parent order.",
         "date": "Commits are ordered by date: no git history.",
     }
-    said = tag("p", order.get(view.history.order, view.history.order), class_="dim")
+    said = dim(order.get(view.history.order, view.history.order))
     if not problems:
-        return join([head, said, tag("p", "None.", class_="dim")])
+        return join([head, said, dim("None.")])
     lines = [
         tag("tr", tag("td", text(one.path, 120)), tag("td", text(one.reason, 300))) for one in problems[:SHOWN]
     ]
-    more = tag("p", f"and {len(problems) - SHOWN} more", class_="dim") if len(problems) > SHOWN else None
-    body = tag("table", tag("thead", tag("tr", tag("th", "file"), tag("th", "why"))), tag("tbody", lines))
-    return join([head, said, tag("div", body, class_="wide", tabindex="0"), more])
+    more = dim(f"and {len(problems) - SHOWN} more") if len(problems) > SHOWN else None
+    body = table(["file", "why"], lines)
+    return join([head, said, body, more])
 
 
 def _detector() -> Markup:
@@ -190,10 +202,15 @@ def _detector() -> Markup:
         figures = json.loads((Path(__file__).parents[1] / "quality.json").read_text())
         goals = figures["goals"]
         lines = [
-            tag("tr", tag("th", text(str(one["name"])), scope="row"), tag("td", f"{one['value']:.3g}"),
-                tag("td", f"{one['sense']} {one['goal']:g}"), tag("td", "yes" if one["met"] else "no"))
+            tag(
+                "tr",
+                tag("th", text(str(one["name"])), scope="row"),
+                tag("td", f"{one['value']:.3g}"),
+                tag("td", f"{one['sense']} {one['goal']:g}"),
+                tag("td", "yes" if one["met"] else "no"),
+            )
             for one in goals
-        ]  # fmt: skip
+        ]
     except (OSError, ValueError, KeyError, TypeError):
         said = [
             "How well changes are found is measured by ",
@@ -201,9 +218,4 @@ def _detector() -> Markup:
             ".",
         ]
         return join([head, tag("p", said)])
-    body = tag(
-        "table",
-        tag("thead", tag("tr", [tag("th", one) for one in ("figure", "value", "goal", "met")])),
-        tag("tbody", lines),
-    )
-    return join([head, tag("div", body, class_="wide", tabindex="0")])
+    return join([head, table(["figure", "value", "goal", "met"], lines)])

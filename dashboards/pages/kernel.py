@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from dashboards.events import Event
 from dashboards.pages import data
-from dashboards.pages.markup import Markup, join, page, percent, quantity, tag, text
+from dashboards.pages.markup import Markup, dim, join, page, percent, quantity, table, tag, text
 from dashboards.pages.view import LEADING, MODEL_OR_NOT, Kernel, Status, View, event_path, kind_label
-from dashboards.series import OK, STATES
+from dashboards.series import COMPILERS, OK, STATES, Series
 
 UB_BYTES = 192 * 1024
 
@@ -29,10 +29,15 @@ def render(view: View, kernel: Kernel, events: Sequence[Event], foot: Markup) ->
     parts += [_verdicts(view, kernel)]
     scripts = ("assets/plotly.min.js", "data/commits.js", "assets/charts.js")
     marks = [
-        {"at": one.first_bad_at, "impl": data.shown(one.impl), "modelled": one.modelled, "kind": kind_label(one),
-         "path": event_path(one)}
+        {
+            "at": one.first_bad_at,
+            "impl": data.shown(one.impl),
+            "modelled": one.modelled,
+            "kind": kind_label(one),
+            "path": event_path(one),
+        }
         for one in events
-    ]  # fmt: skip
+    ]
     root = {
         "data_page": "kernel",
         "data_marks": json.dumps(marks),
@@ -74,14 +79,21 @@ def sparkline(values: np.ndarray, *, width: int = 150, height: int = 34, label: 
     line = tag("polyline", points=points, fill="none") if kept.size > 1 else None
     dot = tag("circle", cx=f"{x[-1]:.1f}", cy=f"{y[-1]:.1f}", r="2.5")
     return tag(
-        "svg", line, dot, viewBox=f"0 0 {width} {height}", width=width, height=height, class_="spark", role="img",
+        "svg",
+        line,
+        dot,
+        viewBox=f"0 0 {width} {height}",
+        width=width,
+        height=height,
+        class_="spark",
+        role="img",
         aria_label=label,
-    )  # fmt: skip
+    )
 
 
 def _events(view: View, events: Sequence[Event]) -> Markup:
     if not events:
-        return tag("p", "No change in the history of this kernel.", class_="dim")
+        return dim("No change in the history of this kernel.")
     rows = [
         tag(
             "li",
@@ -98,7 +110,7 @@ def _events(view: View, events: Sequence[Event]) -> Markup:
         )
         for one in events[:12]
     ]
-    more = tag("p", f"and {len(events) - 12} older ones", class_="dim") if len(events) > 12 else None
+    more = dim(f"and {len(events) - 12} older ones") if len(events) > 12 else None
     return join([tag("h2", "Events"), tag("ul", rows, class_="plain"), more])
 
 
@@ -114,7 +126,7 @@ def _section(view: View, kernel: Kernel, rows: list[int], modelled: bool, word: 
     )
     parts: list[object] = [
         tag("h2", word, " ", tag("span", kind, class_=f"badge {kind}")),
-        tag("p", said, class_="dim"),
+        dim(said),
         _controls(view, rows, metrics, first, kind),
         tag("div", id=f"chart-{kind}", class_="chart", role="img", aria_label=f"{kind} history"),
         tag("p", id=f"point-{kind}", class_="point", aria_live="polite"),
@@ -122,7 +134,7 @@ def _section(view: View, kernel: Kernel, rows: list[int], modelled: bool, word: 
         _twins(view, rows, metrics, first, kind),
     ]
     if modelled:
-        parts += [_roof(view, rows), _buffer(view, rows)]
+        parts += [_roof(view, rows), _pipes(view, rows), _buffer(view, rows)]
     return tag("section", parts, class_=f"kind {kind}", data_kind=kind, id=kind)
 
 
@@ -218,24 +230,20 @@ def _twins(view: View, rows: list[int], metrics: list[str], first: str, kind: st
             )
         head = ["implementation", *(text(case or "all", 24) for case in cases)]
         caption = f"{metric}, {unit.replace('(modelled)', '').strip()} ({kind}), {better} is better"
-        grid = tag(
-            "table",
-            tag("caption", text(caption)),
-            tag("thead", tag("tr", [tag("th", one, scope="col") for one in head])),
-            tag("tbody", lines),
-            class_="grid",
-        )
-        tables.append(
-            tag("div", grid, class_="wide", tabindex="0", data_twins=data.shown(metric), hidden=metric != first)
-        )
+        around = {"data_twins": data.shown(metric), "hidden": metric != first}
+        tables.append(table(head, lines, caption=text(caption), around=around, class_="grid"))
     hazards = _hazards(view, shown, impls)
     return join(
         [
-            tag("h3", "Twins: the same job with one source pattern changed, as a ratio to ", tag("code", text(base, 40))),
+            tag(
+                "h3",
+                "Twins: the same job with one source pattern changed, as a ratio to ",
+                tag("code", text(base, 40)),
+            ),
             tables,
             hazards,
         ]
-    )  # fmt: skip
+    )
 
 
 def _ratio(view: View, row: int | None, base: int | None, better: str) -> Markup:
@@ -281,9 +289,15 @@ def _hazards(view: View, shown: list[int], impls: list[str]) -> Markup | None:
                     if one.case not in where:
                         where.append(one.case)
         lines += [
-            tag("li", tag("b", text(impl, 40)), ": ", text(finding, 400), tag("span", f" ({', '.join(cases)})", class_="dim"))
+            tag(
+                "li",
+                tag("b", text(impl, 40)),
+                ": ",
+                text(finding, 400),
+                tag("span", f" ({', '.join(cases)})", class_="dim"),
+            )
             for finding, cases in list(seen.items())[:4]
-        ]  # fmt: skip
+        ]
     if not lines:
         return None
     return tag(
@@ -339,15 +353,10 @@ def _roof(view: View, rows: list[int]) -> Markup | None:
         [
             tag("h3", "Time against bytes (modelled)"),
             tag("div", id="roof", class_="chart", data_points=json.dumps(plot), data_rate=rate),
-            tag(
-                "div",
-                tag("table", tag("thead", tag("tr", [tag("th", one) for one in head])), tag("tbody", lines)),
-                class_="wide",
-                tabindex="0",
-            ),
-            tag("p", f"The roof is {rate:.0f} B a cycle: the memory bandwidth of the model's table of costs.", class_="dim"),
+            table(head, lines),
+            dim(f"The roof is {rate:.0f} B a cycle: the memory bandwidth of the model's table of costs."),
         ]
-    )  # fmt: skip
+    )
 
 
 def bytes_per_cycle() -> float:
@@ -355,8 +364,8 @@ def bytes_per_cycle() -> float:
     try:
         from ascend_model import load_costs
 
-        table = load_costs().table()
-        return table["target.memory_bandwidth"] / table["target.clock"]
+        costs = load_costs().table()
+        return costs["target.memory_bandwidth"] / costs["target.clock"]
     except (ImportError, OSError, KeyError, ValueError):
         return 0.0
 
@@ -366,14 +375,18 @@ def _buffer(view: View, rows: list[int]) -> Markup | None:
     if not used:
         return None
     lines = [
-        tag("tr", tag("th", text(case or "all", 40), scope="row"), tag("td", quantity(size, "B")),
-            tag("td", f"{size / UB_BYTES:.1%}", _bar(size / UB_BYTES)))
+        tag(
+            "tr",
+            tag("th", text(case or "all", 40), scope="row"),
+            tag("td", quantity(size, "B")),
+            tag("td", f"{size / UB_BYTES:.1%}", _bar(size / UB_BYTES)),
+        )
         for case, size in used.items()
-    ]  # fmt: skip
+    ]
     return join(
         [
             tag("h3", "Unified buffer used, of 192 KB (modelled, lower is better)"),
-            tag("div", tag("table", tag("tbody", lines)), class_="wide", tabindex="0"),
+            table([], lines),
         ]
     )
 
@@ -384,13 +397,137 @@ def _bar(share: float) -> Markup:
         "svg",
         tag("rect", width=100, height=8, class_="back"),
         tag("rect", width=f"{width:.1f}", height=8, class_="fill"),
-        viewBox="0 0 100 8", width=100, height=8, class_="bar", aria_hidden="true",
-    )  # fmt: skip
+        viewBox="0 0 100 8",
+        width=100,
+        height=8,
+        class_="bar",
+        aria_hidden="true",
+    )
 
 
 def _verdicts(view: View, kernel: Kernel) -> Markup:
+    """State of each case of each implementation, and the reasons of those that are not ok."""
     mine = [one for one in view.statuses if one.kernel is kernel]
-    return join([tag("h2", "Last verdicts"), status_table(view, mine, up="../")])
+    parts: list[object] = [tag("h2", "Last verdicts", id="verdicts")]
+    parts.append(
+        tag(
+            "p",
+            "A verdict compares every output with the reference, before any number is kept; the "
+            "tolerance is the registry's.",
+            class_="dim",
+        )
+    )
+    groups: dict[tuple[bool, str], list[Status]] = {}
+    for one in mine:
+        groups.setdefault((one.series.modelled, one.series.machine), []).append(one)
+    for (modelled, machine), some in groups.items():
+        cases = list(dict.fromkeys(one.series.case for one in some))
+        by_impl: dict[str, dict[str, Status]] = {}
+        for one in some:
+            by_impl.setdefault(one.series.impl, {})[one.series.case] = one
+        lines = [
+            tag("tr", tag("th", text(impl or "-", 40), scope="row"), [_verdict(row.get(case)) for case in cases])
+            for impl, row in by_impl.items()
+        ]
+        head = ["implementation", *(text(case or "all", 24) for case in cases)]
+        kind = "modelled" if modelled else "measured"
+        caption = [
+            tag("span", kind, class_=f"badge {kind}"),
+            " ",
+            text(machine, 60),
+            " at ",
+            tag("code", view.history.commits[max(one.at for one in some)].hash[:10]),
+        ]
+        parts.append(table(head, lines, caption=caption, class_="grid"))
+    loud = [one for one in mine if one.state != OK]
+    if loud:
+        parts.append(status_table(view, loud, up="../"))
+    return join(parts)
+
+
+def _verdict(status: Status | None) -> Markup:
+    if status is None:
+        return tag("td", "–", class_="dim")
+    return tag(
+        "td", tag("span", status.state, class_="state", data_state=status.state, title=status.detail.reason)
+    )
+
+
+def _pipes(view: View, rows: list[int]) -> Markup | None:
+    """How long each pipe of the slowest program is busy, and what it waits for."""
+    found = {}
+    for row in own_rows(view, rows):
+        one = view.history.series[row]
+        if one.case not in found and view.last[row] >= 0:
+            pipes = view.history.detail(row, int(view.last[row])).pipes
+            if pipes.get("busy"):
+                found[one.case] = pipes
+    if not found:
+        return None
+    names = list(dict.fromkeys(name for pipes in found.values() for name in pipes["busy"]))
+    lines = []
+    for case, pipes in found.items():
+        busy, stalls = pipes["busy"], pipes.get("stalls", {})
+        waits = {name: _waits(name, stalls) for name in names}
+        total = max(busy.get(name, 0) + waits[name] for name in names) or 1
+        cells = [
+            tag(
+                "td",
+                _busy_bar(busy.get(name, 0) / total, waits[name] / total),
+                f" {busy.get(name, 0) / total:.0%}",
+            )
+            for name in names
+        ]
+        longest = sorted(stalls.items(), key=lambda one: -one[1])[:3]
+        said = ", ".join(f"{cause} {cycles:,}" for cause, cycles in longest if cycles)
+        lines.append(
+            tag(
+                "tr",
+                tag("th", text(case or "all", 40), scope="row"),
+                cells,
+                tag("td", quantity(total, "cycles")),
+                tag("td", text(said or "none", 200), class_="dim"),
+            )
+        )
+    head = ["case", *(f"{name} busy" for name in names), "of (modelled)", "longest stalls, cycles"]
+    body = table(head, lines)
+    say = (
+        "The slowest program: full part busy, orange part waiting, rest idle. S scalar, V vector, MTE2 copies in, "
+        "MTE3 copies out. `ascend-perf model OP --case CASE --trace FILE` writes every op for a trace viewer."
+    )
+    return join(
+        [
+            tag("h3", "Pipes of the launch (modelled)"),
+            dim(say),
+            body,
+        ]
+    )
+
+
+def _waits(pipe: str, stalls: Mapping[str, int]) -> int:
+    """Cycles that a pipe stood still for others; a barrier over all pipes is the scalar pipe's."""
+    return sum(
+        cycles
+        for cause, cycles in stalls.items()
+        if cause.startswith((f"{pipe} waits", f"{pipe} barrier"))
+        or (pipe == "S" and cause == "barrier over all pipes")
+    )
+
+
+def _busy_bar(busy: float, waiting: float) -> Markup:
+    full, half = min(busy, 1.0) * 100, min(waiting, 1.0 - min(busy, 1.0)) * 100
+    return tag(
+        "svg",
+        tag("rect", width=100, height=8, class_="back"),
+        tag("rect", width=f"{full:.1f}", height=8, class_="fill"),
+        tag("rect", x=f"{full:.1f}", width=f"{half:.1f}", height=8, class_="waits"),
+        viewBox="0 0 100 8",
+        width=100,
+        height=8,
+        class_="bar",
+        role="img",
+        aria_label=f"busy {busy:.0%}, waiting {waiting:.0%}",
+    )
 
 
 def status_table(view: View, statuses: Sequence[Status], *, up: str = "", limit: int = 400) -> Markup:
@@ -407,22 +544,20 @@ def status_table(view: View, statuses: Sequence[Status], *, up: str = "", limit:
             tag("td", text(one.series.machine, 40)),
             tag("td", tag("code", view.history.commits[one.at].hash[:10]) if one.at >= 0 else "–"),
             tag("td", text(one.detail.reason, 200)),
-            data_family=data.shown(one.kernel.family), data_op=data.shown(one.kernel.op), data_state=one.state,
-            data_device=data.shown(one.series.machine), data_compiler=data.shown(compiler_of(one.series)),
+            data_family=data.shown(one.kernel.family),
+            data_op=data.shown(one.kernel.op),
+            data_state=one.state,
+            data_device=data.shown(one.series.machine),
+            data_compiler=data.shown(compiler_of(one.series)),
         )
         for one in ordered[:limit]
-    ]  # fmt: skip
+    ]
     more = f"and {len(ordered) - limit} more that are {ordered[-1].state}" if len(ordered) > limit else None
     head = ["state", "op", "case", "implementation", "number", "machine", "commit", "reason"]
-    body = tag(
-        "table", tag("thead", tag("tr", [tag("th", one) for one in head])), tag("tbody", rows), class_="filtered"
-    )
-    return join([tag("div", body, class_="wide", tabindex="0"), tag("p", more, class_="dim") if more else None])
+    return join([table(head, rows, class_="filtered"), dim(more) if more else None])
 
 
-def compiler_of(series: object) -> str:
+def compiler_of(series: Series) -> str:
     """Versions of the compilers that a series was made with, as one short text."""
-    from dashboards.series import COMPILERS
-
-    known = series.environment.versions  # type: ignore[attr-defined]
+    known = series.environment.versions
     return ", ".join(f"{name} {known[name]}" for name in COMPILERS if name in known) or "no compiler named"

@@ -79,18 +79,36 @@ def join(children: Iterable[object]) -> Markup:
             continue
         if isinstance(child, Markup):
             out.append(child)
-        elif isinstance(child, (list, tuple)) or not isinstance(child, (str, int, float)):
-            out.append(join(child))  # type: ignore[call-overload]
+        elif isinstance(child, Iterable) and not isinstance(child, str):
+            out.append(join(child))
         else:
             out.append(text(str(child)))
     return Markup("".join(out))
 
 
-def table(head: Iterable[object], rows: Iterable[Markup], **attributes: object) -> Markup:
-    """A table that scrolls by itself where it is too wide."""
-    cells = [one if isinstance(one, Markup) and one.startswith("<th") else tag("th", one) for one in head]
-    body = tag("table", tag("thead", tag("tr", cells)), tag("tbody", join(rows)), **attributes)
-    return tag("div", body, class_="wide", tabindex="0")
+def table(
+    head: Iterable[object],
+    rows: Iterable[Markup],
+    *,
+    caption: object = None,
+    around: Mapping[str, object] | None = None,
+    **attributes: object,
+) -> Markup:
+    """A table that scrolls by itself where it is too wide; `around` are attributes of what it scrolls in."""
+    cells = [tag("th", one, scope="col") for one in head]
+    body = tag(
+        "table",
+        tag("caption", caption) if caption is not None else None,
+        tag("thead", tag("tr", cells)) if cells else None,
+        tag("tbody", rows),
+        **attributes,
+    )
+    return tag("div", body, **{"class_": "wide", "tabindex": "0", **(around or {})})
+
+
+def dim(*children: object) -> Markup:
+    """A paragraph beside the matter."""
+    return tag("p", children, class_="dim")
 
 
 def quantity(value: float, unit: str) -> str:
@@ -132,9 +150,12 @@ def page(
     """A whole page; `scripts` are files of the site, `root` are attributes of the body."""
     up = "../" * depth
     links = (
-        ("Overview", "index.html"), ("Events", "events.html"), ("Compare", "compare.html"),
-        ("Compilers", "compilers.html"), ("Health", "health.html"),
-    )  # fmt: skip
+        ("Overview", "index.html"),
+        ("Events", "events.html"),
+        ("Compare", "compare.html"),
+        ("Compilers", "compilers.html"),
+        ("Health", "health.html"),
+    )
     nav = tag(
         "nav",
         tag("a", "ascend-perf", class_="brand", href=up + "index.html"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from dashboards.events import BOUNDARY, IMPROVEMENT, REGRESSION, SAME_CODE, STAT
 from dashboards.pages import data
 from dashboards.pages.event import range_text, suspect
 from dashboards.pages.kernel import compiler_of, own_rows, status_table
-from dashboards.pages.markup import Markup, join, page, percent, quantity, tag, text
+from dashboards.pages.markup import Markup, dim, join, page, percent, quantity, table, tag, text
 from dashboards.pages.view import LEADING, MODEL_OR_NOT, View, confirmed, event_path, kind_label
 from dashboards.series import OK, SILENT_STATES, STATES
 
@@ -100,35 +99,44 @@ def _filters(view: View) -> Markup:
         "input", type="search", id="search", placeholder="search ( / )", aria_label="search", autocomplete="off"
     )
     return tag(
-        "form", search, controls, tag("button", "Clear", type="reset", id="clear"),
-        tag("output", "", id="matches", aria_live="polite"), class_="filters", role="search",
-    )  # fmt: skip
+        "form",
+        search,
+        controls,
+        tag("button", "Clear", type="reset", id="clear"),
+        tag("output", "", id="matches", aria_live="polite"),
+        class_="filters",
+        role="search",
+    )
 
 
 def _events(view: View, events: Sequence[Event], word: str, limit: int = SHOWN_EVENTS) -> Markup:
     kind = word.lower()
-    head = tag("h2", "Events, ", kind, " ", tag("span", kind, class_=f"badge {kind}"))
+    head = tag("h2", "Events ", tag("span", kind, class_=f"badge {kind}"))
     if not events:
-        return tag(
-            "section", head, tag("p", "No change in the whole history.", class_="dim"), class_=f"kind {kind}"
-        )
-    ordered = sorted(events, key=lambda one: not (one.alarm and one.open)) if limit == SHOWN_EVENTS else events
+        return tag("section", head, dim("No change in the whole history."), class_=f"kind {kind}")
+    ordered = sorted(events, key=_urgency) if limit == SHOWN_EVENTS else events
     rows = [event_row(view, one) for one in ordered[:limit]]
     more = None
     if len(events) > limit:
         more = tag("p", tag("a", f"all {len(events)} events", href="events.html"))
     head_row = ["what", "kernel", "metric", "change", "commits", "state", "trust", "suspected cause"]
-    body = tag(
-        "table",
-        tag("thead", tag("tr", [tag("th", one, scope="col") for one in head_row])),
-        tag("tbody", rows),
-        class_="filtered events",
+    body = table(head_row, rows, class_="filtered events")
+    lead = (
+        "What needs somebody first, then newest first; twins last." if limit == SHOWN_EVENTS else "Newest first."
     )
-    lead = "Open ones that need somebody first, then newest first." if limit == SHOWN_EVENTS else "Newest first."
     return tag(
-        "section", head, tag("p", lead, class_="dim"), tag("div", body, class_="wide", tabindex="0"), more,
+        "section",
+        head,
+        dim(lead),
+        body,
+        more,
         class_=f"kind {kind}",
-    )  # fmt: skip
+    )
+
+
+def _urgency(event: Event) -> int:
+    """Open alarms in front, changes of twins behind."""
+    return 0 if event.alarm and event.open else 1 if event.role != "twin" else 2
 
 
 def event_row(view: View, event: Event, up: str = "") -> Markup:
@@ -157,19 +165,39 @@ def event_row(view: View, event: Event, up: str = "") -> Markup:
     return tag(
         "tr",
         tag("td", tag("a", kind_label(event), href=up + event_path(event), class_=f"chip {tone}")),
-        tag("td", tag("a", text(event.op, 50), href=up + kernel.path), " ", text(event.impl, 40),
-            tag("small", f" {event.role}" if event.role == "twin" else "", class_="dim")),
-        tag("td", text(event.metric, 40), tag("small", f" {event.direction} is better", class_="dim"),
-            tag("small", f", {event.case}" + (f" and {others} more series" if others else ""), class_="dim")),
+        tag(
+            "td",
+            tag("a", text(event.op, 50), href=up + kernel.path),
+            " ",
+            text(event.impl, 40),
+            tag("small", f" {event.role}" if event.role == "twin" else "", class_="dim"),
+        ),
+        tag(
+            "td",
+            text(event.metric, 40),
+            tag("small", f" {event.direction} is better", class_="dim"),
+            tag("small", f", {event.case}" + (f" and {others} more series" if others else ""), class_="dim"),
+        ),
         tag("td", change),
         tag("td", range_text(view, event)),
-        tag("td", "open" if event.open else "undone"),
+        tag("td", state_of(event)),
         tag("td", "confirmed" if sure else "not confirmed", title=why),
         tag("td", text(suspect(view, event), 160)),
-        data_family=data.shown(kernel.family), data_op=data.shown(event.op), data_device=data.shown(event.machine),
-        data_compiler=data.shown(compiler_of(series)), data_metric=data.shown(event.metric),
-        data_state="|".join(states), tabindex="0",
-    )  # fmt: skip
+        data_family=data.shown(kernel.family),
+        data_op=data.shown(event.op),
+        data_device=data.shown(event.machine),
+        data_compiler=data.shown(compiler_of(series)),
+        data_metric=data.shown(event.metric),
+        data_state="|".join(states),
+        tabindex="0",
+    )
+
+
+def state_of(event: Event) -> str:
+    """Whether somebody still has to act."""
+    if not event.open:
+        return "undone"
+    return "open" if event.kind in (REGRESSION, STATE) else "holds"
 
 
 def _states(view: View) -> Markup:
@@ -177,14 +205,22 @@ def _states(view: View) -> Markup:
     for modelled, word in reversed(MODEL_OR_NOT):
         kind = word.lower()
         if not any(one.modelled == modelled for one in view.history.series):
-            parts.append(tag("p", tag("span", kind, class_=f"badge {kind}"), f" No {kind} results.", class_="dim"))
+            parts.append(dim(tag("span", kind, class_=f"badge {kind}"), f" No {kind} results."))
             continue
         counts = view.counts(modelled)
         chips = [
-            tag("button", tag("b", str(counts[one])), f" {one}", type="button", class_="chip state", data_state=one,
-                data_pick=one, disabled=not counts[one])
+            tag(
+                "button",
+                tag("b", str(counts[one])),
+                f" {one}",
+                type="button",
+                class_="chip state",
+                data_state=one,
+                data_pick=one,
+                disabled=not counts[one],
+            )
             for one in STATES
-        ]  # fmt: skip
+        ]
         parts.append(tag("p", tag("span", kind, class_=f"badge {kind}"), " ", chips, class_="chips"))
     loud = [one for one in view.statuses if one.state != OK]
     if loud:
@@ -265,21 +301,33 @@ def _heat(view: View) -> list[Markup]:
                     "tr",
                     tag("th", tag("a", text(by_slug[name].op, 50), href=by_slug[name].path), scope="row"),
                     tag("td", tag("div", cells, class_="cells")),
-                    data_family=data.shown(by_slug[name].family), data_op=data.shown(by_slug[name].op),
-                    data_device=data.shown(machine), data_slug=name,
+                    data_family=data.shown(by_slug[name].family),
+                    data_op=data.shown(by_slug[name].op),
+                    data_device=data.shown(machine),
+                    data_slug=name,
                 )
-            )  # fmt: skip
+            )
+        choices = [
+            tag("option", text(one, 40), value=data.shown(one))
+            for one in sorted(metrics, key=lambda m: m != first)
+        ]
         controls = tag(
             "form",
-            tag("label", "metric", tag("select", [tag("option", text(one, 40), value=data.shown(one)) for one in
-                                                  sorted(metrics, key=lambda m: m != first)], data_heat="metric")),
-            tag("label", "baseline", tag("select", tag("option", f"{history.commits[base].hash[:10]}", value=str(base)),
-                                         data_heat="base")),
+            tag("label", "metric", tag("select", choices, data_heat="metric")),
+            tag(
+                "label",
+                "baseline",
+                tag(
+                    "select",
+                    tag("option", f"{history.commits[base].hash[:10]}", value=str(base)),
+                    data_heat="base",
+                ),
+            ),
             class_="controls",
-        )  # fmt: skip
-        body = tag(
-            "table",
-            tag("tbody", lines),
+        )
+        body = table(
+            [],
+            lines,
             class_="heat filtered",
             data_kind=kind,
             data_machine=data.shown(machine),
@@ -288,15 +336,23 @@ def _heat(view: View) -> list[Markup]:
         found.append(
             tag(
                 "section",
-                tag("h2", f"Op × case against a baseline, {kind} ", tag("span", kind, class_=f"badge {kind}"), " ",
-                    tag("small", text(machine, 40), class_="dim")),
+                tag(
+                    "h2",
+                    "Op × case against a baseline ",
+                    tag("span", kind, class_=f"badge {kind}"),
+                    " ",
+                    tag("small", text(machine, 40), class_="dim"),
+                ),
                 controls,
-                tag("p", "Newest commit against the baseline; ▲ worse, ▼ better, = no change, ✗ not ok.",
-                    class_="dim legend"),
-                tag("div", body, class_="wide", tabindex="0"),
+                tag(
+                    "p",
+                    "Newest commit against the baseline; ▲ worse, ▼ better, = no change, ✗ not ok.",
+                    class_="dim legend",
+                ),
+                body,
                 class_=f"kind {kind}",
             )
-        )  # fmt: skip
+        )
     return found
 
 
@@ -346,12 +402,18 @@ def _kernels(view: View) -> Markup:
             "a",
             tag("b", text(kernel.op, 50)),
             tag("span", text(kernel.family, 40), class_="dim"),
-            tag("span", f"✗ {alarms[kernel.slug]} open" if kernel.slug in alarms else "✓",
-                class_="worse" if kernel.slug in alarms else "better"),
-            class_="tile", href=kernel.path, data_family=data.shown(kernel.family), data_op=data.shown(kernel.op),
+            tag(
+                "span",
+                f"✗ {alarms[kernel.slug]} open" if kernel.slug in alarms else "✓",
+                class_="worse" if kernel.slug in alarms else "better",
+            ),
+            class_="tile",
+            href=kernel.path,
+            data_family=data.shown(kernel.family),
+            data_op=data.shown(kernel.op),
         )
         for kernel in view.kernels
-    ]  # fmt: skip
+    ]
     return tag("section", tag("h2", "Kernels", id="kernels"), tag("div", tiles, class_="tiles filtered-tiles"))
 
 

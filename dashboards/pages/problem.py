@@ -21,8 +21,12 @@ def render(view: View) -> str:
                 "ol",
                 tag("li", "Measure something: ", tag("code", "ascend-perf run --last 5")),
                 tag("li", "Build again: ", tag("code", "ascend-perf dashboard")),
-                tag("li", "Results lie elsewhere? ", tag("code", "ascend-perf dashboard --results FOLDER --repo REPOSITORY")),
+                tag(
+                    "li",
+                    "Results lie elsewhere? ",
+                    tag("code", "ascend-perf dashboard --results FOLDER --repo REPOSITORY"),
+                ),
             ),
         ],
         here="index.html",
-    )  # fmt: skip
+    )

@@ -6,14 +6,8 @@ python -m dashboards.pages.scale --publish --keep DIR # with `asv publish` in th
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import resource
 import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -47,8 +41,10 @@ def make_repository(place: Path, count: int) -> list[str]:
     subprocess.run(["git", "-C", str(place), "fast-import", "--quiet"], input="".join(lines).encode(), check=True)
     out = subprocess.run(
         ["git", "-C", str(place), "log", "--reverse", "--format=%H", "main"],
-        check=True, capture_output=True, text=True,
-    )  # fmt: skip
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     return out.stdout.split()
 
 
@@ -116,8 +112,16 @@ def _file(commit: str, when: int, machine: str, results: dict[str, Any]) -> dict
         "commit_hash": commit,
         "env_name": "host",
         "date": when * 1000,
-        "params": {"machine": machine, "python": "3.11", "arch": "any", "cpu": "made up", "num_cpu": "", "os": "any",
-                   "ram": "", **PINS},
+        "params": {
+            "machine": machine,
+            "python": "3.11",
+            "arch": "any",
+            "cpu": "made up",
+            "num_cpu": "",
+            "os": "any",
+            "ram": "",
+            **PINS,
+        },
         "python": "3.11",
         "requirements": PINS,
         "env_vars": {},
@@ -125,15 +129,27 @@ def _file(commit: str, when: int, machine: str, results: dict[str, Any]) -> dict
         "results": results,
         "durations": {},
         "version": 2,
-    }  # fmt: skip
+    }
 
 
 def _state(commit: str, op: int, kind: str, machine: str, case: str, impl: str, code: float) -> dict[str, Any]:
     return {
-        "version": 1, "commit": commit, "suite": f"bench_made_up.{kind}Op{op:02}", "op": f"op{op:02}",
-        "case": case, "impl": impl, "role": "op" if impl == IMPLS[0] else "twin", "pattern": "", "state": "ok",
-        "reason": "", "code": f"{code:.9f}", "findings": [], "notes": [], "versions": PINS, "machine": machine,
-    }  # fmt: skip
+        "version": 1,
+        "commit": commit,
+        "suite": f"bench_made_up.{kind}Op{op:02}",
+        "op": f"op{op:02}",
+        "case": case,
+        "impl": impl,
+        "role": "op" if impl == IMPLS[0] else "twin",
+        "pattern": "",
+        "state": "ok",
+        "reason": "",
+        "code": f"{code:.9f}",
+        "findings": [],
+        "notes": [],
+        "versions": PINS,
+        "machine": machine,
+    }
 
 
 def _benchmarks(ops: int) -> dict[str, Any]:
@@ -144,7 +160,13 @@ def _benchmarks(ops: int) -> dict[str, Any]:
         for kind, name, unit in names:
             full = _name(kind, op, name)
             found[full] = {
-                "name": full, "type": "track", "unit": unit, "param_names": ["case", "impl"], "version": "1",
-                "params": [[repr(c) for c in CASES], [repr(i) for i in IMPLS]], "code": "", "timeout": 60,
-            }  # fmt: skip
+                "name": full,
+                "type": "track",
+                "unit": unit,
+                "param_names": ["case", "impl"],
+                "version": "1",
+                "params": [[repr(c) for c in CASES], [repr(i) for i in IMPLS]],
+                "code": "",
+                "timeout": 60,
+            }
     return found

@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 import functools
 import gzip
-import json
-import os
+import re
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,9 @@ from dashboards.repository import Commit, RepositoryError, git
 MAX_LINES = 400
 MAX_COMMITS = 50
 MAX_CODE_LINES = 3000
+MAX_CODE_BYTES = 8 << 20
 CONTEXT = 3
+CODE = re.compile(r"[0-9a-f]{8,64}\Z")
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,16 @@ class Difference:
 def difference(repo: Path, good: str, bad: str, kernel: Kernel) -> Difference:
     """The source of a kernel between two commits, and the commits in between."""
     try:
-        log = git(repo, "log", "--first-parent", f"--max-count={MAX_COMMITS}", "-z", "--format=%H%x00%an%x00%s",
-                  f"{good}..{bad}", "--")  # fmt: skip
+        log = git(
+            repo,
+            "log",
+            "--first-parent",
+            f"--max-count={MAX_COMMITS}",
+            "-z",
+            "--format=%H%x00%an%x00%s",
+            f"{good}..{bad}",
+            "--",
+        )
         fields = log.split("\0")
         rows = [fields[at : at + 3] for at in range(0, len(fields) - 2, 3)]
         commits = tuple(Commit(name, subject, author) for name, author, subject in rows)
@@ -44,8 +54,8 @@ def difference(repo: Path, good: str, bad: str, kernel: Kernel) -> Difference:
         shown = own or [name for name in changed if name.endswith(".py") and "test" not in name]
         if not shown:
             return Difference(commits)
-        text = git(repo, "--literal-pathspecs", "diff", "--no-color", "--no-ext-diff", "--no-textconv", "-U3", good, bad,
-                   "--", *shown[:20])  # fmt: skip
+        how = ("--no-color", "--no-ext-diff", "--no-textconv", "-U3")
+        text = git(repo, "--literal-pathspecs", "diff", *how, good, bad, "--", *shown[:20])
     except RepositoryError as error:
         return Difference(error=f"git cannot show it: {error}")
     lines = text.split("\n")
@@ -63,41 +73,21 @@ def own_files(changed: Sequence[str], kernel: Kernel) -> list[str]:
     return own or [name for name in code if kernel.family in Path(name).parts[:-1]]
 
 
-def compiled(code: str) -> str:
-    """The compiler's output of one launch or several, from the cache of the model; empty where it is not there."""
-    texts = []
-    for part in code.split("+"):
-        found = _kept(part)
-        if not found:
-            return ""
-        texts.append(found)
-    return "\n".join(texts)
+def compiled(results: Path | None, code: str) -> str:
+    """The compiler's output of one launch or several, as the results folder keeps it; empty where it does not."""
+    texts = [_kept(results, part) for part in code.split("+")] if results else []
+    return "\n".join(texts) if all(texts) else ""
 
 
 @functools.lru_cache(maxsize=64)
-def _kept(prefix: str) -> str:
-    if len(prefix) < 8 or not all(one in "0123456789abcdef" for one in prefix):
-        return ""
-    index = _index()
-    path = index.get(prefix[:16])
-    if path is None:
+def _kept(results: Path, name: str) -> str:
+    if not CODE.match(name):
         return ""
     try:
-        kept = json.loads(gzip.decompress(path.read_bytes()))
-        return str(kept.get("hivm") or kept.get("generic") or "")
-    except (OSError, ValueError, EOFError):
+        with gzip.open(results / "code" / f"{name}.txt.gz") as file:
+            return file.read(MAX_CODE_BYTES).decode("utf-8", "replace")
+    except (OSError, EOFError, zlib.error):
         return ""
-
-
-@functools.lru_cache(maxsize=1)
-def _index() -> dict[str, Path]:
-    """Kept compilations by the first digits of their code."""
-    try:
-        from ascend_model.compile import kept_by_code  # type: ignore[attr-defined]
-
-        return dict(kept_by_code())
-    except (ImportError, OSError):
-        return {}
 
 
 def explained(before: str, after: str) -> list[str]:
@@ -128,9 +118,3 @@ def pairs(before: str, after: str) -> list[tuple[str | None, str | None]]:
         if len(rows) > MAX_LINES:
             return [*rows[:MAX_LINES], ("…", "…")]
     return rows
-
-
-def cache_folder() -> Path | None:
-    """Where the model keeps compiled code."""
-    given = os.environ.get("ASCEND_PERF_CACHE")
-    return Path(given) if given else None

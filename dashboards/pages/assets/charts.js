@@ -134,7 +134,7 @@
     const points = JSON.parse(place.dataset.points), rate = Number(place.dataset.rate);
     const most = Math.max(...points.map((one) => one[1])), least = Math.min(...points.map((one) => one[1]));
     const paint = () => draw(place, [
-      {x: points.map((one) => one[1]), y: points.map((one) => one[2]), text: points.map((one) => plain(one[0])), mode: "markers+text", textposition: "top center",
+      {x: points.map((one) => one[1]), y: points.map((one) => one[2]), text: points.map((one) => plain(one[0])), mode: "markers",
         name: "cases", marker: {size: 9, color: colour("--c0")}, hovertemplate: "%{text}: %{x} B, %{y} cycles<extra></extra>"},
       {x: [least / 2, most * 2], y: [least / 2 / rate, most * 2 / rate], mode: "lines", name: "roof: full memory bandwidth", line: {color: colour("--c1"), dash: "dash"}, hoverinfo: "skip"},
     ], layout({xaxis: axis("bytes moved, B (modelled)", {type: "log"}), yaxis: axis("time, cycles (modelled), lower is better", {type: "log"})}));
