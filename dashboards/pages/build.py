@@ -16,7 +16,7 @@ from pathlib import Path
 from dashboards.events import Event, find_events, group_events
 from dashboards.pages import compare, compilers, data, event, feed, health, kernel, overview, problem
 from dashboards.pages.markup import Markup, visible
-from dashboards.pages.view import Kernel, View, event_name, event_path, kernels_of
+from dashboards.pages.view import Kernel, View, event_name, event_path, faced, kernels_of
 from dashboards.repository import RepositoryError
 from dashboards.results import History, ResultsError, load
 
@@ -161,7 +161,8 @@ def read(results: Path, repo: Path | None, head: str, cache: str | Path | bool |
             "Nothing that ran gave a number: all failed or was skipped. The reasons are below and on the health "
             "page; `ascend-perf model <op>` tries one kernel by itself."
         )
-    events = tuple(reversed(group_events(find_events(history)))) if history.commits else ()
+    grouped = group_events(find_events(history)) if history.commits else []
+    events = tuple(faced(one) for one in reversed(grouped))
     return View(history, events, repo, tuple(notices), results, kernels_of(history.series))
 
 
@@ -264,9 +265,15 @@ class Site:
             shutil.copyfile(bundle, place)
 
     def finish(self) -> None:
-        """Removes files of an earlier build that this one does not have, and keeps what was written."""
-        for name in set(_read_record(self.out / RECORD)) - set(self.now) - {""}:
-            self.place(name).unlink(missing_ok=True)
+        """Removes files of an earlier build that this one does not have, and keeps what was written.
+
+        A link to an event that is not found any more still leads to a page, which says so.
+        """
+        for name in sorted(set(_read_record(self.out / RECORD)) - set(self.now) - {""}):
+            if name.startswith("event/"):
+                self.write(name, problem.render_gone())
+            else:
+                self.place(name).unlink(missing_ok=True)
         text = json.dumps({"": self.code, **self.now}, indent=0, sort_keys=True)
         temporary = self.out / (RECORD + ".part")
         temporary.write_text(text)

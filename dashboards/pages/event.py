@@ -11,6 +11,7 @@ import numpy as np
 
 from dashboards.events import BOUNDARY, SAME_CODE, STATE, Event
 from dashboards.pages import data, source
+from dashboards.pages.kernel import sparkline
 from dashboards.pages.markup import Markup, dim, join, page, percent, quantity, table, tag, text
 from dashboards.pages.view import View, confirmed, event_name, kind_label, title_of
 from dashboards.series import OK
@@ -112,7 +113,7 @@ def render(view: View, event: Event, foot: Markup) -> str:
         ("kernel", tag("a", text(event.op), href="../" + kernel.path)),
         ("implementation", [text(event.impl or "-"), tag("span", f" {event.role}", class_="dim")]),
         ("case", text(event.case or "-")),
-        ("metric", f"{event.metric}, {event.unit or 'no unit'}, {event.direction} is better"),
+        ("metric", f"{event.metric}, {event.unit or 'no unit'}; {event.direction} is better"),
         ("machine", text(event.machine)),
         ("environment", text(event.environment, 300)),
         ("change, 99 %", f"{percent(event.low)} … {percent(event.high)}" if event.low < event.high else "exact"),
@@ -136,10 +137,17 @@ def render(view: View, event: Event, foot: Markup) -> str:
         ("first bad", [tag("code", bad.hash), " ", text(bad.subject), " ", tag("span", bad.author, class_="dim")]),
     ]
     said = commands(event)
+    start, end = window(view, event)
+    values = view.history.value[event.series, start:end]
     parts: list[object] = [
         tag("h1", text(title_of(event), 200)),
         tag("p", sentence, class_="lead"),
-        tag("div", id="chart-event", class_="chart", role="img", aria_label="series around the change"),
+        tag(
+            "div",
+            sparkline(values, width=1000, height=330, label="series around the change"),
+            id="chart-event",
+            class_="chart",
+        ),
         tag("p", id="point-event", class_="point", aria_live="polite"),
         tag("dl", [[tag("dt", name), tag("dd", value)] for name, value in facts]),
         tag("h2", "See it again"),

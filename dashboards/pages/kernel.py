@@ -83,6 +83,7 @@ def sparkline(values: np.ndarray, *, width: int = 150, height: int = 34, label: 
         line,
         dot,
         viewBox=f"0 0 {width} {height}",
+        preserveAspectRatio="none",
         width=width,
         height=height,
         class_="spark",
@@ -128,7 +129,7 @@ def _section(view: View, kernel: Kernel, rows: list[int], modelled: bool, word: 
         tag("h2", word, " ", tag("span", kind, class_=f"badge {kind}")),
         dim(said),
         _controls(view, rows, metrics, first, kind),
-        tag("div", id=f"chart-{kind}", class_="chart", role="img", aria_label=f"{kind} history"),
+        tag("div", _first_line(view, rows, first), id=f"chart-{kind}", class_="chart"),
         tag("p", id=f"point-{kind}", class_="point", aria_live="polite"),
         _shapes(view, rows, first, kind),
         _twins(view, rows, metrics, first, kind),
@@ -136,6 +137,14 @@ def _section(view: View, kernel: Kernel, rows: list[int], modelled: bool, word: 
     if modelled:
         parts += [_roof(view, rows), _pipes(view, rows), _buffer(view, rows)]
     return tag("section", parts, class_=f"kind {kind}", data_kind=kind, id=kind)
+
+
+def _first_line(view: View, rows: list[int], metric: str) -> Markup | None:
+    """The line that stands in the chart's place until the chart is drawn."""
+    row = next((row for row in own_rows(view, rows) if view.history.series[row].metric == metric), None)
+    if row is None:
+        return None
+    return sparkline(view.history.value[row], width=1000, height=330, label=f"history of {metric}")
 
 
 def _controls(view: View, rows: list[int], metrics: list[str], first: str, kind: str) -> Markup:

@@ -1,4 +1,4 @@
-"""The page for a history that holds nothing."""
+"""Pages for a history that holds nothing, and for an event that is not found any more."""
 
 from __future__ import annotations
 
@@ -29,4 +29,17 @@ def render(view: View) -> str:
             ),
         ],
         here="index.html",
+    )
+
+
+def render_gone() -> str:
+    """For links to an event that newer results moved or took back."""
+    return page(
+        "No such event any more",
+        [
+            tag("h1", "No such event any more"),
+            tag("p", "Newer results took this change back, or place it at another commit."),
+            tag("p", tag("a", "All events", href="../events.html")),
+        ],
+        depth=1,
     )

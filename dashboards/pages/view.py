@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import re
@@ -194,6 +195,17 @@ def family_of(series: Series) -> str:
     """`token_pool` of `bench_token_pool.ModelledX.track_y`."""
     module = series.suite.rpartition(".")[0] or series.suite or "benchmarks"
     return module.rpartition(".")[2].removeprefix("bench_").removeprefix("benchmarks_") or "benchmarks"
+
+
+def faced(event: Event) -> Event:
+    """The same event with a leading metric in front, where one moved: time says more than a count."""
+    some = (event, *event.members)
+    known = [one for one in some if one.metric in LEADING]
+    if event.kind == STATE or not known:
+        return event
+    face = min(known, key=lambda one: (LEADING.index(one.metric), -abs(one.size)))
+    others = tuple(dataclasses.replace(one, members=()) for one in some if one is not face)
+    return dataclasses.replace(face, members=others)
 
 
 def event_name(event: Event) -> str:

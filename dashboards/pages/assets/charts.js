@@ -10,10 +10,10 @@
   const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "x-thin-open", "star", "pentagon", "cross"];
 
   const layout = (more) => ({
-    margin: {l: 70, r: 20, t: 14, b: 50}, height: 360, hovermode: "closest", dragmode: "zoom",
+    margin: {l: 80, r: 20, t: 18, b: 50}, height: 380, hovermode: "closest", dragmode: "zoom",
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: {color: colour("--fg"), family: "system-ui, sans-serif", size: 12},
-    legend: {orientation: "h", y: -0.2, font: {size: 12}}, uirevision: "keep", ...more,
+    legend: {orientation: "h", y: -0.18, font: {size: 12}}, uirevision: "keep", ...more,
   });
   const axis = (title, more) => ({
     title: {text: title, standoff: 8}, gridcolor: colour("--line"), zerolinecolor: colour("--line"), linecolor: colour("--line"),
@@ -67,7 +67,10 @@
     place.textContent = words.filter(Boolean).join(" · ");
   };
 
-  const yTitle = (one) => plain(one.metric + ", " + (one.unit || "no unit") + (one.modelled ? " (modelled)" : " (measured)") + ", " + one.better + " is better");
+  const yTitle = (one) => {
+    const unit = one.unit && one.unit !== one.metric ? ", " + one.unit : one.unit ? "" : ", no unit";
+    return plain(one.metric + unit + (one.modelled ? " (modelled)" : " (measured)")) + "<br>" + plain(one.better + " is better");
+  };
 
   const kernelChart = (kind, commits) => {
     const cases = JSON.parse(page.cases), states = JSON.parse(page.states);
@@ -85,7 +88,7 @@
         && (!value("machine") || one.machine === value("machine")) && (!value("env") || one.env === value("env"))
         && (one.role !== "twin" || control("twins").checked));
       if (!shown.length) { Plotly.purge(place); place.textContent = "Nothing measured for this choice."; return; }
-      if (!wired) place.textContent = "";
+      if (!wired) place.replaceChildren();
       const own = (one) => one.role !== "twin";
       const lines = shown.flatMap((one, at) => traces(one, one.impl, at, xs, own(one)));
       const lowest = Math.min(...lines.flatMap((line) => line.y.filter(Number.isFinite)));
@@ -147,6 +150,7 @@
     const place = document.getElementById("chart-event"), said = document.getElementById("point-event");
     const names = data.commits.map((one) => one[0].slice(0, 8)), xs = names.map((_, at) => at);
     const states = ["ok", "wrong result", "unsupported here", "compile failed", "crashed or timed out", "build failed", "not run"];
+    place.replaceChildren();
     const paint = async () => {
       const lines = data.series.flatMap((one, at) => traces(one, one.impl, at, xs, at === 0));
       const finite = lines.flatMap((line) => line.y.filter(Number.isFinite));
@@ -164,11 +168,13 @@
   };
 
   document.addEventListener("DOMContentLoaded", async () => {
+    performance.mark("start");
     if (page.page === "kernel") {
       const commits = await perf.get("commits", "data/commits.js");
       for (const kind of ["modelled", "measured"]) if (document.getElementById("chart-" + kind)) await kernelChart(kind, commits);
       roof();
     } else if (page.page === "event") await eventChart();
     document.documentElement.dataset.ready = "charts";
+    performance.mark("ready");
   });
 })();
