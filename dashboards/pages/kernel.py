@@ -14,6 +14,7 @@ from dashboards.pages.view import LEADING, MODEL_OR_NOT, Kernel, Status, View, e
 from dashboards.series import COMPILERS, OK, STATES, Series
 
 UB_BYTES = 192 * 1024
+SHOWN_EVENTS = 6
 
 
 def render(view: View, kernel: Kernel, events: Sequence[Event], foot: Markup) -> str:
@@ -109,10 +110,15 @@ def _events(view: View, events: Sequence[Event]) -> Markup:
             text(view.commit(one.first_bad).subject, 70),
             None if one.open else " (undone since)",
         )
-        for one in events[:12]
+        for one in events
     ]
-    more = dim(f"and {len(events) - 12} older ones") if len(events) > 12 else None
-    return join([tag("h2", "Events"), tag("ul", rows, class_="plain"), more])
+    first, rest = rows[:SHOWN_EVENTS], rows[SHOWN_EVENTS:]
+    older = (
+        tag("details", tag("summary", f"{len(rest)} older ones"), tag("ul", rest, class_="plain"))
+        if rest
+        else None
+    )
+    return join([tag("h2", "Events"), tag("ul", first, class_="plain"), older])
 
 
 def _section(view: View, kernel: Kernel, rows: list[int], modelled: bool, word: str) -> Markup:

@@ -15,7 +15,11 @@ from dashboards.pages.markup import Markup, dim, join, page, percent, quantity, 
 from dashboards.pages.view import LEADING, MODEL_OR_NOT, View, confirmed, event_path, kind_label
 from dashboards.series import OK, SILENT_STATES, STATES
 
-SHOWN_EVENTS = 60
+LISTED_EVENTS = 200
+# Of these, the rest stays folded until somebody asks for it or filters.
+SHOWN_EVENTS = 12
+# An event of one of this many newest commits is called new.
+NEW = 20
 # The heat map's data file stays below this, by leaving out the oldest commits.
 HEAT_BYTES = 600_000
 BASELINE = 20
@@ -24,12 +28,12 @@ BASELINE = 20
 def render(view: View, foot: Markup) -> str:
     """HTML of the overview."""
     parts: list[object] = [tag("h1", "Is anything wrong now?", class_="skip-print"), verdict(view), notices(view)]
-    parts.append(_filters(view))
+    parts += [_filters(view), _states(view)]
     for modelled, word in reversed(MODEL_OR_NOT):
         events = [one for one in view.events if one.modelled == modelled]
         if any(one.modelled == modelled for one in view.history.series):
             parts.append(_events(view, events, word))
-    parts += [_states(view), *_heat(view), _kernels(view)]
+    parts += [*_heat(view), _kernels(view)]
     return page(
         "Overview", parts, here="index.html", scripts=("data/heat.js",), foot=foot, root={"data_page": "overview"}
     )
@@ -40,7 +44,7 @@ def render_events(view: View, foot: Markup) -> str:
     parts: list[object] = [tag("h1", "All events"), _filters(view)]
     for modelled, word in reversed(MODEL_OR_NOT):
         events = [one for one in view.events if one.modelled == modelled]
-        parts.append(_events(view, events, word, limit=4000))
+        parts.append(_events(view, events, word, limit=4000, shown=4000))
     return page("All events", parts, here="events.html", foot=foot, root={"data_page": "events"})
 
 
@@ -68,11 +72,15 @@ def verdict(view: View) -> Markup:
     said = []
     if wrong:
         said.append(f"{len(wrong)} case{'s' * (len(wrong) != 1)} of kernels failing")
-    for modelled, word in reversed(MODEL_OR_NOT):
-        count = sum(one.modelled == modelled for one in slower)
-        if count:
-            said.append(f"{count} open {word.lower()} regression{'s' * (count != 1)}")
-    return tag("div", tag("p", tag("b", "✗ " + ", ".join(said)), class_="bad"), where, class_="verdict alarm")
+    if slower:
+        counts = [sum(one.modelled == modelled for one in slower) for modelled, _ in reversed(MODEL_OR_NOT)]
+        words = " and ".join(
+            f"{count} {word.lower()}" for count, (_, word) in zip(counts, reversed(MODEL_OR_NOT)) if count
+        )
+        new = sum(one.first_bad_at > newest - NEW for one in slower)
+        recent = f", {new} of them new in the last {NEW} commits" if newest >= NEW else ""
+        said.append(f"{words} regression{'s' * (len(slower) != 1)} open{recent}")
+    return tag("div", tag("p", tag("b", "✗ " + "; ".join(said)), class_="bad"), where, class_="verdict alarm")
 
 
 def notices(view: View) -> Markup:
@@ -109,26 +117,31 @@ def _filters(view: View) -> Markup:
     )
 
 
-def _events(view: View, events: Sequence[Event], word: str, limit: int = SHOWN_EVENTS) -> Markup:
+def _events(
+    view: View, events: Sequence[Event], word: str, limit: int = LISTED_EVENTS, shown: int = SHOWN_EVENTS
+) -> Markup:
     kind = word.lower()
     head = tag("h2", "Events ", tag("span", kind, class_=f"badge {kind}"))
     if not events:
         return tag("section", head, dim("No change in the whole history."), class_=f"kind {kind}")
-    ordered = sorted(events, key=_urgency) if limit == SHOWN_EVENTS else events
-    rows = [event_row(view, one) for one in ordered[:limit]]
-    more = None
+    ordered = sorted(events, key=_urgency) if shown == SHOWN_EVENTS else events
+    rows = [event_row(view, one, folded=at >= shown) for at, one in enumerate(ordered[:limit])]
+    fold = more = None
+    if len(rows) > shown:
+        fold = tag("button", f"show {len(rows) - shown} more", type="button", class_="unfold")
     if len(events) > limit:
         more = tag("p", tag("a", f"all {len(events)} events", href="events.html"))
     head_row = ["what", "kernel", "metric", "change", "commits", "state", "trust", "suspected cause"]
     body = table(head_row, rows, class_="filtered events")
     lead = (
-        "What needs somebody first, then newest first; twins last." if limit == SHOWN_EVENTS else "Newest first."
+        "What needs somebody first, then newest first; twins last." if shown == SHOWN_EVENTS else "Newest first."
     )
     return tag(
         "section",
         head,
         dim(lead),
         body,
+        fold,
         more,
         class_=f"kind {kind}",
     )
@@ -139,7 +152,7 @@ def _urgency(event: Event) -> int:
     return 0 if event.alarm and event.open else 1 if event.role != "twin" else 2
 
 
-def event_row(view: View, event: Event, up: str = "") -> Markup:
+def event_row(view: View, event: Event, *, folded: bool = False) -> Markup:
     """One line of a list of events."""
     kernel = view.kernel_of[event.series]
     sure, why = confirmed(view, event)
@@ -164,10 +177,10 @@ def event_row(view: View, event: Event, up: str = "") -> Markup:
         states.append(event.state_after)
     return tag(
         "tr",
-        tag("td", tag("a", kind_label(event), href=up + event_path(event), class_=f"chip {tone}")),
+        tag("td", tag("a", kind_label(event), href=event_path(event), class_=f"chip {tone}")),
         tag(
             "td",
-            tag("a", text(event.op, 50), href=up + kernel.path),
+            tag("a", text(event.op, 50), href=kernel.path),
             " ",
             text(event.impl, 40),
             tag("small", f" {event.role}" if event.role == "twin" else "", class_="dim"),
@@ -189,6 +202,7 @@ def event_row(view: View, event: Event, up: str = "") -> Markup:
         data_compiler=data.shown(compiler_of(series)),
         data_metric=data.shown(event.metric),
         data_state="|".join(states),
+        data_folded=folded,
         tabindex="0",
     )
 

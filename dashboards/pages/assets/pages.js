@@ -84,7 +84,7 @@ const perf = (() => {
     if (!box.open) box.showModal();
   };
 
-  const rows = () => [...document.querySelectorAll("table.filtered tbody tr[tabindex]:not([hidden])")];
+  const rows = () => [...document.querySelectorAll("table.filtered tbody tr[tabindex]:not([hidden])")].filter((row) => row.offsetParent);
   const move = (step) => {
     const all = rows();
     if (!all.length) return;
@@ -116,6 +116,12 @@ const perf = (() => {
     else if (event.key === "Enter" && event.target.matches("tr[tabindex]")) event.target.querySelector("a").click();
   };
 
+  const unfold = (table) => {
+    table.classList.add("all");
+    const button = table.closest("section").querySelector(".unfold");
+    if (button) button.hidden = true;
+  };
+
   // Filters: every select names an attribute of the rows; a row without that attribute is not asked.
   const filtering = () => {
     const form = document.querySelector("form.filters[role=search]");
@@ -136,6 +142,7 @@ const perf = (() => {
         if (one.closest("table.events")) { of++; count += keep; }
       }
       const active = words.length || selects.some((select) => select.value);
+      for (const table of document.querySelectorAll("table.events")) if (active) unfold(table);
       said.textContent = active ? count + " of " + of + " events" : "";
       perf.writeHash({q: search.value, ...Object.fromEntries(selects.map((select) => [select.dataset.filter, select.value]))});
     };
@@ -228,6 +235,9 @@ const perf = (() => {
     document.getElementById("theme").addEventListener("click", nextTheme);
     document.getElementById("keys").addEventListener("click", showKeys);
     document.addEventListener("keydown", pressed);
+    for (const button of document.querySelectorAll(".unfold")) {
+      button.addEventListener("click", () => unfold(button.closest("section").querySelector("table")));
+    }
     filtering();
     copying();
     heat();
