@@ -267,6 +267,7 @@ class Generator:
         self.blocks: list[Counter[str]] = []
         self.block = 0
         self.loops = 0
+        self.every_scalar = False
         self.views: set[str] = set()
         self.allocs: dict[int, Alloc] = {}
         self.late: list[tuple[str, Memory]] = []
@@ -397,6 +398,9 @@ class Generator:
         head += [f"    U_{code} = VIEWS[{code!r}]" for code in sorted(self.views)]
         counts = ", ".join(f"c{i}" for i in range(len(self.blocks)))
         source = "\n".join([*head, *body, f"    return ts, ({counts},)", ""])
+        if self.every_scalar:
+            for alloc in self.machine.allocs:
+                alloc.scalar = True
         self.machine.layout()
         self._finish_namespace()
         return Generated(
@@ -447,6 +451,8 @@ class Generator:
         self.namespace.update(
             M=machine,
             VIEWS=machine.view,
+            SHADOW=machine.shadow_bytes,
+            **{f"ZEROS_{n}": bytes(n) for n in (1, 2, 4, 8)},
             F32=np.zeros(1, np.float32).data,
             START=ceil(self.costs["program.start"]),
             HIT=ceil(self.costs["scalar.gm_hit"]),
@@ -958,12 +964,14 @@ class Generator:
             self.cost("scalar.ub_load")
             self.count("ub_loads")
             slow = f"{name} = UB_LOAD({memory.root}, {elem!r}, {index}, {place})"
+            self.mark_scalar(memory)
             if elem not in VIEW_CODE or elem in ("f16", "bf16"):
                 self.emit(slow)
                 return
             self.views.add(elem)
             inside = "" if self.in_alloc(memory, lo, hi) else self.alloc_bounds(memory, index)
-            self.emit(f"if {memory.root}.rd{inside}:")
+            first = self.byte_of(elem, index)
+            self.emit(f"if {memory.root}.rd and ({memory.root}.rd == 1 or not SHADOW[{first}]){inside}:")
             self.emit(f"    {name} = U_{elem}[{index}]")
             self.emit("else:")
             self.emit(f"    {slow}")
@@ -990,6 +998,20 @@ class Generator:
         self.emit("else:")
         self.emit(f"    {name} = GM_OUTSIDE({root}, {elem!r}, {index}, 'read', {place})")
 
+    def mark_scalar(self, memory: Memory) -> None:
+        """Note that scalar code uses a buffer; through a pointer chosen at run time it may be any."""
+        if memory.root_index is None:
+            self.every_scalar = True
+        else:
+            self.allocs[memory.root_index].scalar = True
+
+    @staticmethod
+    def byte_of(elem: str, index: int | str) -> int | str:
+        width = ELEMENT_BITS[elem] // 8
+        if isinstance(index, int):
+            return index * width
+        return index if width == 1 else f"{index} * {width}"
+
     def alloc_bounds(self, memory: Memory, index: int | str) -> str:
         bits = ELEMENT_BITS[memory.elem]
         if memory.root_index is not None:
@@ -1007,13 +1029,17 @@ class Generator:
             self.cost("scalar.ub_store")
             self.count("ub_stores")
             slow = f"UB_STORE({memory.root}, {elem!r}, {index}, {value}, {place})"
+            self.mark_scalar(memory)
             if elem not in VIEW_CODE or elem in ("f16", "bf16"):
                 self.emit(slow)
                 return
             self.views.add(elem)
             inside = "" if self.in_alloc(memory, lo, hi) else self.alloc_bounds(memory, index)
+            width, first = ELEMENT_BITS[elem] // 8, self.byte_of(elem, index)
             self.emit(f"if {memory.root}.wr{inside}:")
             self.emit(f"    U_{elem}[{index}] = {value}")
+            self.emit(f"    if {memory.root}.wr == 2:")
+            self.emit(f"        SHADOW[{first} : {first} + {width}] = ZEROS_{width}")
             self.emit("else:")
             self.emit(f"    {slow}")
             return

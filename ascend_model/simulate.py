@@ -274,6 +274,7 @@ def _launch(
             machine.begin(block)
             for root in roots:
                 root.pending = []
+                root.cleared = 0
             try:
                 ts, ran = function(block, max_ops, [0] * lines, *values)
             except Fault as error:

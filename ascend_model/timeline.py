@@ -6,7 +6,6 @@ is free, when the scalar pipe has handed the op over, and when the flags it wait
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
@@ -66,10 +65,6 @@ class Timeline:
     def stall(self, cause: str, cycles: int) -> None:
         self.stalls[cause] = self.stalls.get(cause, 0) + cycles
 
-    def set_flag(self, ts: int, source: int) -> int:
-        """The time at which the flag is up: all earlier work of the source pipe is done."""
-        return ts if source == S or ts > self.done[source] else self.done[source]
-
     def wait_flag(self, ts: int, source: int, waiter: int, up: int) -> int:
         if waiter == S:
             if up > ts:
@@ -101,30 +96,6 @@ class Timeline:
             self.waiting += end - ts
         self.free = [end] * 4
         return end
-
-
-class Flags:
-    """Flags between pipes: each set is answered by one wait, in order."""
-
-    def __init__(self) -> None:
-        self.queues: dict[tuple[int, int, int], deque[Any]] = {}
-
-    def reset(self) -> None:
-        self.queues.clear()
-
-    def put(self, key: tuple[int, int, int], item: Any) -> None:
-        queue = self.queues.get(key)
-        if queue is None:
-            queue = self.queues[key] = deque()
-        queue.append(item)
-
-    def take(self, key: tuple[int, int, int]) -> Any:
-        """The oldest set that nobody waited for yet, or None."""
-        queue = self.queues.get(key)
-        return queue.popleft() if queue else None
-
-    def left(self) -> list[tuple[int, int, int]]:
-        return [key for key, queue in self.queues.items() if queue]
 
 
 def chrome_trace(programs: dict[int, list[Event]], clock_ghz: float, title: str) -> dict[str, Any]:

@@ -23,6 +23,7 @@ import numpy as np
 
 from dashboards.repository import Commit, first_parents, is_shallow, line_through
 from dashboards.series import (
+    COMPILERS,
     CRASHED,
     NOT_RUN,
     OK,
@@ -398,6 +399,8 @@ def _header(data: Any, parsed: _Parsed) -> tuple[str, str, tuple[tuple[str, str]
     if not isinstance(data["results"], dict) or not isinstance(data["result_columns"], list):
         raise ValueError("no results")
     params = data["params"]
+    if not isinstance(params, dict):
+        raise ValueError("params is no object")
     folder = parsed.path.partition("/")[0]
     machine = params.get("machine")
     if machine != folder:
@@ -620,6 +623,7 @@ def _columns(
     sides = _Sides(store.texts.rows, {name: _join(states, name, kind) for name, kind in _STATE_COLUMNS.items()})
     if states:
         _place_states(store, series, states, sides, column, (state, detail, code))
+        _lend_codes(series, code)
     problems += _unusable(store, results)
     return History(
         commits=tuple(commits),
@@ -668,6 +672,18 @@ def _place_states(
             code[row, at] = sides.columns["code"][lines]
 
 
+def _lend_codes(series: Sequence[Series], code: np.ndarray) -> None:
+    """Compiled code of measured series from the modelled ones of the same launch, which know it."""
+    modelled: dict[tuple[str, str, str], int] = {}
+    for row, one in enumerate(series):
+        if one.modelled and code[row].any():
+            modelled.setdefault((one.op, one.case, one.impl), row)
+    for row, one in enumerate(series):
+        source = modelled.get((one.op, one.case, one.impl))
+        if source is not None and not one.modelled and not code[row].any():
+            code[row] = code[source]
+
+
 def _targets(keys: Sequence[Any], series: Sequence[Series]) -> list[list[int]]:
     """Rows of the series that each sidecar key speaks of: all that the key names is the same."""
     by_name: dict[tuple[str, str, str], list[int]] = {}
@@ -682,7 +698,7 @@ def _targets(keys: Sequence[Any], series: Sequence[Series]) -> list[list[int]]:
             if machine in machines and one.machine != machine:
                 continue
             versions = one.environment.versions
-            if all(versions.get(name, value) == value for name, value in pairs):
+            if all(versions.get(name, value) == value for name, value in pairs if name in COMPILERS):
                 rows.append(row)
         found.append(rows)
     return found
