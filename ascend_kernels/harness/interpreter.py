@@ -28,7 +28,8 @@ def enable_on_cpu() -> None:
 
 
 def mend() -> None:
-    """fp32 -> bf16 rounds to nearest even (stock: truncates); a bf16 dot uses the values (stock: raw bits)."""
+    """fp32 -> bf16 rounds to nearest even (stock: truncates); a bf16 dot uses the values (stock: raw bits);
+    triton-ascend's insert_slice and extract_slice run (stock: they do not)."""
     import numpy as np
     import torch
     import triton.language as tl
@@ -59,3 +60,29 @@ def mend() -> None:
         return dot(self, widened(a), widened(b), *rest)
 
     builder.create_dot = dot_of_values
+
+    if hasattr(tl, "insert_slice"):
+        tl.insert_slice, tl.extract_slice = _insert_slice, _extract_slice
+
+
+def _insert_slice(full, part, offsets, sizes, strides):
+    values = full.handle.data.copy()
+    values[_slices(offsets, sizes, strides)] = part.handle.data
+    return _like(full, values)
+
+
+def _extract_slice(full, offsets, sizes, strides):
+    return _like(full, full.handle.data[_slices(offsets, sizes, strides)].copy())
+
+
+def _like(tensor, values):
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    scalar = tensor.type.scalar
+    return tl.tensor(interpreter.TensorHandle(values, scalar), tl.block_type(scalar, list(values.shape)))
+
+
+def _slices(offsets, sizes, strides):
+    starts = [int(o if isinstance(o, int) else o.handle.data.item()) for o in offsets]
+    return tuple(slice(o, o + (n - 1) * s + 1, s) for o, n, s in zip(starts, sizes, strides))

@@ -1,0 +1,263 @@
+"""Launch plans of the padded MoE ops.  Pure: sizes and a device in; grid, constants and options out.
+
+Sizes that change from batch to batch decide the grid only, never a constant, so that a model compiles once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from ..harness.device import Device
+from ..harness.spec import PlanError
+
+BITS = 8
+LEAST_TILE = 32  # bytes; what the Ascend DMA moves at full width
+MOST_TILE = 8192  # elements of one feature tile
+SLICE_ROWS = 8  # rows of one store, where a form collects them in UB
+SEARCHED = 1024  # assignments up to which a GPU program looks for its rows itself, which saves a launch
+READ_AGAIN = 32 << 20  # bytes of assigned rows above which a GPU no longer finds them in its L2 cache
+
+
+@dataclass(frozen=True)
+class Plan:
+    """grid: programs.  run: units (rows, tokens, blocks of them) a program takes, one after another.
+    constants: constexpr arguments of the kernel.  options: num_warps and the like on a GPU."""
+
+    grid: tuple[int]
+    run: int
+    constants: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    options: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def power_of_two(n: int) -> int:
+    """Smallest power of two at or above n (1 for n below 1)."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def feature_tile(
+    what: str, hidden: int, item: int, each: int, device: Device, tile: int | None = None, least_rows: int = 1
+) -> int:
+    """Elements of a feature tile: the whole row where UB takes it, a multiple of 32 bytes.
+
+    each: bytes of UB an element of the tile costs, all buffers, double buffering and temporaries counted.
+    tile: a given tile instead of the largest.  Raises PlanError when that does not fit.
+    """
+    smallest = max(1, LEAST_TILE // item)
+    if tile is None:
+        tile = min(max(power_of_two(hidden), smallest), MOST_TILE)
+        while tile > smallest and tile * least_rows * each > device.ub_bytes:
+            tile //= 2
+    need, there = BITS * tile * least_rows * each, BITS * device.ub_bytes
+    if need > there:
+        raise PlanError(
+            f"{what}: {least_rows} rows in tiles of {tile} elements need {need} bits of UB, "
+            f"{device.name} has {there}; take fewer or smaller tiles"
+        )
+    return tile
+
+
+def shared(units: int, device: Device, others: int = 0) -> tuple[int, int]:
+    """Programs that share `units` in contiguous runs, and units a run: as many programs as an NPU has vector
+    cores; on a GPU one a unit, as far as the grid limit less `others` goes."""
+    most = device.cores if device.ascend else device.grid_limit - others
+    run = max(1, -(-units // most))
+    return max(1, -(-units // run)), run
+
+
+def place(assignments: int, device: Device) -> Plan:
+    """Plan for writing each assignment's padded row."""
+    if device.ascend:
+        programs, run = shared(assignments, device)
+        return Plan((programs,), run)
+    return Plan((-(-assignments // 256),), 1, {"BLOCK": 256}, {"num_warps": 2})
+
+
+def gather_form(assignments: int, top_k: int, row_bytes: int, device: Device) -> str:
+    """Implementation of the gather that suits the sizes."""
+    if device.ascend:
+        return "each"
+    return "tokens" if top_k > 1 and assignments * row_bytes >= READ_AGAIN else "blocks"
+
+
+def gather_each(
+    assignments: int, experts: int, top_k: int, hidden: int, item: int, weighted: bool, device: Device,
+    tile: int | None = None, one_each: bool = False,
+) -> Plan:  # fmt: skip
+    """Plan for a gather of one row after another."""
+    # Input twice, zeros once; weighted: input, fp32 factor and product twice each, zeros once.
+    each = item * 3 if not weighted else item * 3 + 2 * 4 if item == 4 else item * 3 + 2 * 4
+    tile = feature_tile("gather", hidden, item, each, device, tile)
+    programs, run = shared(assignments, device)
+    if one_each:
+        programs = min(max(assignments, 1), device.grid_limit)
+        run = max(1, -(-assignments // programs))
+    elif device.ascend:
+        programs = device.cores  # padding is dealt out to all of them
+    return Plan((programs,), run, _gather_constants(experts, top_k, hidden, tile, _parts(experts, device)))
+
+
+def gather_slices(
+    assignments: int, experts: int, top_k: int, hidden: int, item: int, weighted: bool, device: Device
+) -> Plan:
+    """Plan for a gather that stores several rows of an expert together.  A row must fit one tile."""
+    tile = max(power_of_two(hidden), LEAST_TILE // item)
+    each = item * 3 + (item * 2 + 2 * 4 if weighted else item * 2)
+    sub = SLICE_ROWS
+    while sub > 2 and BITS * tile * (sub * 2 * item + each) > BITS * device.ub_bytes:
+        sub //= 2
+    need = BITS * tile * (sub * 2 * item + each)
+    if need > BITS * device.ub_bytes:
+        raise PlanError(
+            f"gather by slices: {sub} rows of {hidden} elements need {need} bits of UB, {device.name} has "
+            f"{BITS * device.ub_bytes}; use impl='each'"
+        )
+    blocks, run = shared(-(-assignments // sub), device)
+    constants = _gather_constants(experts, top_k, hidden, tile, _parts(experts, device)) | {"ROWS": sub}
+    return Plan((device.cores,), run * sub, constants)
+
+
+def gather_blocks(
+    assignments: int, experts: int, top_k: int, hidden: int, item: int, device: Device,
+    given: Mapping[str, Any] | None = None,
+) -> Plan:  # fmt: skip
+    """Plan for a gather of several rows at once."""
+    parts = _parts(experts, device, hidden * item)
+    tile = min(max(power_of_two(hidden), LEAST_TILE // item), 2048)
+    wide = max(1, min(16, power_of_two(16384 // max(1, hidden * item) + 1) // 2))
+    constants = _gather_constants(experts, top_k, hidden, tile, parts) | {
+        "ROWS": 8 if device.ascend else wide,
+        "ZEROERS": min(experts * parts, device.cores) if device.ascend else experts * parts,
+        "LOAD": "",
+        "STORE": "",
+    }
+    constants, options = _overridden(constants, {} if device.ascend else {"num_warps": 4}, given)
+    blocks = -(-assignments // constants["ROWS"])
+    programs, run = shared(blocks, device, constants["ZEROERS"])
+    return Plan((programs + constants["ZEROERS"],), run, constants, options)
+
+
+def gather_tokens(
+    tokens: int, experts: int, top_k: int, hidden: int, item: int, weighted: bool, device: Device,
+    given: Mapping[str, Any] | None = None,
+) -> Plan:  # fmt: skip
+    """Plan for a gather that reads each token's row once."""
+    parts = _parts(experts, device, hidden * item)
+    each = item * 3 + (3 * 4 if weighted else 0)
+    tile = feature_tile("gather by tokens", hidden, item, each, device)
+    constants = _gather_constants(experts, top_k, hidden, tile, parts) | {
+        "ZEROERS": 0 if device.ascend else experts * parts,
+        "LOAD": "",
+        "STORE": "",
+    }
+    constants, options = _overridden(constants, {} if device.ascend else {"num_warps": 4}, given)
+    programs, run = shared(tokens, device, constants["ZEROERS"])
+    return Plan((device.cores if device.ascend else programs + constants["ZEROERS"],), run, constants, options)
+
+
+def scatter(
+    tokens: int, assignments: int, top_k: int, hidden: int, item: int, device: Device,
+    given: Mapping[str, Any] | None = None,
+) -> Plan:  # fmt: skip
+    """Plan for the sum of each token's rows.  BOUND > 0: a program finds its rows among all assignments itself."""
+    # Input twice, its fp32 form, the sum and the sum carried over, and the result.
+    tile = feature_tile("scatter", hidden, item, 20, device)
+    constants = {"TOP_K": top_k, "HIDDEN": hidden, "TILE": tile, "BOUND": 0, "UNROLL": False, "LOAD": "", "STORE": ""}
+    if not device.ascend:
+        constants["UNROLL"] = True
+        constants["BOUND"] = SEARCHED if assignments <= SEARCHED else 0
+    constants, options = _overridden(constants, {} if device.ascend else {"num_warps": 4}, given)
+    programs, run = shared(tokens, device)
+    return Plan((programs,), run, constants, options)
+
+
+def wgrad_each(
+    assignments: int, top_k: int, hidden: int, item: int, device: Device, tile: int | None = None,
+    one_each: bool = False,
+) -> Plan:  # fmt: skip
+    """Plan for one dot product after another."""
+    tile = feature_tile("wgrad", hidden, item, 4 * item + 4 * 4, device, tile)
+    programs, run = shared(assignments, device)
+    if one_each:
+        programs = min(max(assignments, 1), device.grid_limit)
+        run = max(1, -(-assignments // programs))
+    return Plan((programs,), run, {"TOP_K": top_k, "HIDDEN": hidden, "TILE": tile})
+
+
+def wgrad_tokens(
+    tokens: int, top_k: int, hidden: int, item: int, device: Device, given: Mapping[str, Any] | None = None
+) -> Plan:
+    """Plan for the top_k dot products of one token after another, its gradient read once."""
+    tile = feature_tile("wgrad by tokens", hidden, item, 4 * item + 4 * 4, device)
+    constants = {"TOP_K": top_k, "HIDDEN": hidden, "TILE": tile}
+    options = {}
+    if not device.ascend:
+        constants |= {"TILE": min(tile, 1024), "BOUND": max(1, power_of_two(top_k)), "LOAD": ""}
+        options = {"num_warps": 8}
+    constants, options = _overridden(constants, options, given)
+    programs, run = shared(tokens, device)
+    return Plan((programs,), run, constants, options)
+
+
+def wgrad_blocks(
+    assignments: int, top_k: int, hidden: int, item: int, device: Device, given: Mapping[str, Any] | None = None
+) -> Plan:
+    """Plan for several dot products at once."""
+    tile = min(max(power_of_two(hidden), LEAST_TILE // item), 1024)
+    constants = {"TOP_K": top_k, "HIDDEN": hidden, "TILE": tile, "ROWS": 8 if device.ascend else 1, "LOAD": ""}
+    constants, options = _overridden(constants, {} if device.ascend else {"num_warps": 4}, given)
+    programs, run = shared(-(-assignments // constants["ROWS"]), device)
+    return Plan((programs,), run, constants, options)
+
+
+def wgrad_form(assignments: int, top_k: int, row_bytes: int, device: Device) -> str:
+    """Implementation of the weight gradient that suits the sizes."""
+    if device.ascend:
+        return "each"
+    return "tokens" if top_k > 1 and assignments * row_bytes >= READ_AGAIN else "blocks"
+
+
+def _gather_constants(experts: int, top_k: int, hidden: int, tile: int, parts: int) -> dict[str, Any]:
+    return {"EXPERTS": experts, "TOP_K": top_k, "HIDDEN": hidden, "TILE": tile, "PARTS": parts}
+
+
+def _parts(experts: int, device: Device, row_bytes: int = 0) -> int:
+    """Workers that share the padding of one expert: all cores of an NPU, or one per 32 KiB of 128 rows."""
+    if device.ascend:
+        return max(1, device.cores // experts)
+    return max(1, min(64, power_of_two(128 * row_bytes // 32768), 16384 // experts))
+
+
+def _overridden(
+    constants: dict[str, Any], options: dict[str, int], given: Mapping[str, Any] | None
+) -> tuple[dict[str, Any], dict[str, int]]:
+    given = given or {}
+    more = {k: v for k, v in given.items() if k.islower()}
+    return constants | {k: v for k, v in given.items() if not k.islower()}, options | more
+
+
+def route(assignments: int, experts: int, item: int, device: Device) -> Plan:
+    """Plan for the counting sort: chunks as programs, blocks of assignments a chunk as run."""
+    bound = max(16, power_of_two(experts))
+    # A block's ids, its pairs and its one-hot rows: compared, as integers, multiplied, the last two twice.
+    block = 64 if device.ascend else 128
+    while block > 8 and _route_bits(block, bound, item) > BITS * (device.ub_bytes or 196608):
+        block //= 2
+    need = _route_bits(block, bound, item)
+    if device.ascend and need > BITS * device.ub_bytes:
+        raise PlanError(
+            f"route: blocks of {block} assignments to {experts} experts need {need} bits of UB, {device.name} has "
+            f"{BITS * device.ub_bytes}"
+        )
+    blocks = max(1, -(-assignments // block))
+    most = device.cores if device.ascend else 128
+    run = -(-blocks // most)
+    constants = {"BOUND": bound, "BLOCK": block, "ROWS": max(1, 2048 // bound) if device.ascend else 128}
+    return Plan((-(-blocks // run),), run, constants, {} if device.ascend else {"num_warps": 8})
+
+
+def _route_bits(block: int, bound: int, item: int) -> int:
+    pairs, chosen = block * block * 4, block * bound * 4
+    return BITS * (2 * block * item + 3 * pairs + 4 * chosen)
