@@ -349,7 +349,9 @@ def run_compiler(linalg: str, flags: list[str], version: str, timeout: float) ->
         )  # fmt: skip
         if generic.returncode:
             return _failure(COMPILE_FAILED, "bishengir-opt: " + _first_words(generic.stderr), notes)
-        return {"status": OK, "message": "", "hivm": hivm, "generic": generic.stdout, "notes": notes}
+        # Locations that the compiler made up name its input file; its folder is another at every run.
+        hivm, text = (form.replace(folder + os.sep, "") for form in (hivm, generic.stdout))
+        return {"status": OK, "message": "", "hivm": hivm, "generic": text, "notes": notes}
 
 
 def _failure(status: str, message: str, notes: tuple[str, ...] = ()) -> dict[str, Any]:

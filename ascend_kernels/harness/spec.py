@@ -58,7 +58,7 @@ class within:
         self, name: str, actual: torch.Tensor, expected: torch.Tensor, arguments: Arguments
     ) -> str | None:
         a, e = actual.double(), expected.double()
-        good = (a - e).abs() <= self.absolute + self.relative * e.abs()
+        good = e.isfinite() & ((a - e).abs() <= self.absolute + self.relative * e.abs())
         good |= (a == e) | (a.isnan() & e.isnan())
         return None if bool(good.all()) else first_difference(name, actual, expected, ~good)
 
