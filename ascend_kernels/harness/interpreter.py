@@ -32,6 +32,7 @@ def enable_on_cpu() -> None:
 
 def mend() -> None:
     """fp32 -> bf16 rounds to nearest even (stock: truncates); a bf16 dot uses the values (stock: raw bits);
+    integer sums keep their type (stock: numpy widens them, and a store then writes past the tensor);
     triton-ascend's insert_slice and extract_slice run (stock: they do not)."""
     import numpy as np
     import torch
@@ -63,9 +64,20 @@ def mend() -> None:
         return dot(self, widened(a), widened(b), *rest)
 
     builder.create_dot = dot_of_values
+    for reduction in (interpreter.ReduceOps, interpreter.ScanOps):
+        reduction.to_tensor = _keeping_type(interpreter, reduction.to_tensor)
     _watch_accesses(interpreter, builder)
     if hasattr(tl, "insert_slice"):
         tl.insert_slice, tl.extract_slice = _insert_slice, _extract_slice
+
+
+def _keeping_type(interpreter: Any, to_tensor: Callable[..., Any]) -> Callable[..., Any]:
+    def kept(self, values, dtype):
+        if getattr(values, "shape", ()):
+            values = values.astype(interpreter._get_np_dtype(dtype), copy=False)
+        return to_tensor(self, values, dtype)
+
+    return kept
 
 
 class OutOfBounds(IndexError):
