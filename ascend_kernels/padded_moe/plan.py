@@ -164,7 +164,15 @@ def scatter(
     """Plan for the sum of each token's rows.  BOUND > 0: a program finds its rows among all assignments itself."""
     # Input twice, its fp32 form, the sum and the sum carried over, and the result.
     tile = feature_tile("scatter", hidden, item, 20, device)
-    constants = {"TOP_K": top_k, "HIDDEN": hidden, "TILE": tile, "BOUND": 0, "UNROLL": False, "LOAD": "", "STORE": ""}
+    constants = {
+        "TOP_K": top_k,
+        "HIDDEN": hidden,
+        "TILE": tile,
+        "BOUND": 0,
+        "UNROLL": False,
+        "LOAD": "",
+        "STORE": "",
+    }
     if not device.ascend:
         constants["UNROLL"] = True
         constants["BOUND"] = SEARCHED if assignments <= SEARCHED else 0

@@ -71,9 +71,7 @@ def close(name: str, actual: torch.Tensor, expected: torch.Tensor, arguments: Ar
     return within_rounding(name, actual, expected, terms)
 
 
-def within_rounding(
-    name: str, actual: torch.Tensor, expected: torch.Tensor, terms: torch.Tensor
-) -> str | None:
+def within_rounding(name: str, actual: torch.Tensor, expected: torch.Tensor, terms: torch.Tensor) -> str | None:
     """As `close`, with the sums of |terms| given."""
     if not actual.dtype.is_floating_point or actual.dtype == torch.float64:
         return f"{name} has dtype {actual.dtype}, expected a float of 16 or 32 bits"

@@ -124,18 +124,25 @@ def check_values(
     counts = torch.diff(bins.long(), prepend=bins.new_zeros(1).long())
     room = torch.diff(padded_bins.long(), prepend=bins.new_zeros(1).long())
     if int(bins[-1]) != assignments:
-        raise ValueError(f"bins[{experts - 1}]: expected {assignments}, the number of assignments, got {int(bins[-1])}")
+        raise ValueError(
+            f"bins[{experts - 1}]: expected {assignments}, the number of assignments, got {int(bins[-1])}"
+        )
     short = room < counts
     if bool(short.any()):
         e = int(short.nonzero()[0])
         raise ValueError(
             f"padded_bins[{e}]: expected room for the {int(counts[e])} assignments of expert {e}, got {int(room[e])} rows"
         )
-    check.values("bin_ids", (bin_ids < 0) | (bin_ids >= experts), bin_ids, f"an expert between 0 and {experts - 1}")
+    check.values(
+        "bin_ids", (bin_ids < 0) | (bin_ids >= experts), bin_ids, f"an expert between 0 and {experts - 1}"
+    )
     sorted_ids = torch.repeat_interleave(torch.arange(experts, device=bins.device), counts)
     check.values("bin_ids", bin_ids != sorted_ids, bin_ids, "the expert whose bin holds this position")
     check.values(
-        "indices", (indices < 0) | (indices >= assignments), indices, f"an assignment between 0 and {assignments - 1}"
+        "indices",
+        (indices < 0) | (indices >= assignments),
+        indices,
+        f"an assignment between 0 and {assignments - 1}",
     )
     order = indices.sort(stable=True)
     repeated = torch.zeros_like(indices, dtype=torch.bool)
