@@ -1,8 +1,8 @@
 """Padded MoE ops on a CUDA GPU: correctness, then device time against copy bandwidth and plain forms.
 
 Run from the repository root: `python tools/gpu_padded_moe.py`.  Device times are medians of event timings of
-replayed graphs; inputs are rotated so that together they exceed the L2 cache.  TB/s are given twice: `moved` counts
-every row an assignment reads or writes, `least` only what any implementation must move.
+replayed graphs; inputs are rotated so that together they exceed the L2 cache.  TB/s are given twice: `moved`
+counts every row an assignment reads or writes, `least` only what any implementation must move.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ import triton
 import triton.language as tl
 
 from ascend_kernels.harness import gate
-from ascend_kernels.padded_moe import padded_gather, padded_scatter, padded_scatter_wgrad, route
-from ascend_kernels.padded_moe import reference
+from ascend_kernels.padded_moe import padded_gather, padded_scatter, padded_scatter_wgrad, reference, route
 from ascend_kernels.registry import OPS
 
 BEGIN = time.perf_counter()
@@ -255,41 +254,37 @@ def number_for(moved):
     return max(2, min(20, int(2e9 // max(1, moved))))
 
 
+def timed(sets, number, form, *rest, rounds=9):
+    """Device microseconds of `form(one of sets, *rest)`."""
+    return median(lambda i: form(sets[i % len(sets)], *rest), number, rounds)
+
+
+def table_of(name, shape, routing, copy):
+    sets = [inputs(*shape, routing, seed=i) for i in range(2 if shape[0] * shape[1] > 10**8 else 4)]
+    for what in ("gather", "scatter", "wgrad"):
+        wrong = check(sets[0], what)
+        if wrong:
+            print(f"{name} | {what} | WRONG: {wrong}")
+        moved, least = bytes_of(sets[0], what)
+        n = number_for(moved)
+        us, base, by_torch = (timed(sets, n, form, what) for form in (ours, plain, torch_form))
+        part = {"gather": "gather, no zeros", "scatter": "scatter, no sum"}.get(what, what)
+        print(
+            f"{name} | {what} | {us:.1f} | {moved / us / 1e6:.2f} ({moved / us / 1e6 / copy:.1%}) | "
+            f"{least / us / 1e6:.2f} ({least / us / 1e6 / copy:.1%}) | {base:.1f} | "
+            f"{timed(sets, n, plain, part):.1f} | {by_torch:.1f}",
+            flush=True,
+        )
+    us = timed(sets, 10, lambda s: route(s["chosen"], shape[2], 128))
+    by_torch = timed(sets, 10, lambda s: reference.route_in_torch(s["chosen"], shape[2], 128))
+    print(f"{name} | route | {us:.1f} | | | | | {by_torch:.1f}", flush=True)
+
+
 def table(copy):
     print("shape | op | us | moved TB/s (of copy) | least TB/s (of copy) | plain us | plain, part | torch us")
     for name, (shape, routing) in SHAPES.items():
-        sets = [inputs(*shape, routing, seed=i) for i in range(2 if shape[0] * shape[1] > 10**8 else 4)]
-        for what in ("gather", "scatter", "wgrad"):
-            wrong = check(sets[0], what)
-            if wrong:
-                print(f"{name} | {what} | WRONG: {wrong}")
-            moved, least = bytes_of(sets[0], what)
-            n = number_for(moved)
-
-            def timed(form, n=n, what=what, sets=sets):
-                return median(lambda i: form(sets[i % len(sets)], what), n)
-
-            us, base = timed(ours), timed(plain)
-            part = {"gather": "gather, no zeros", "scatter": "scatter, no sum"}.get(what)
-            some = median(lambda i: plain(sets[i % len(sets)], part), n) if part else base
-            by_torch = timed(torch_form)
-            print(
-                f"{name} | {what} | {us:.1f} | {moved / us / 1e6:.2f} ({moved / us / 1e6 / copy:.1%}) | "
-                f"{least / us / 1e6:.2f} ({least / us / 1e6 / copy:.1%}) | {base:.1f} | {some:.1f} | {by_torch:.1f}",
-                flush=True,
-            )
-        us = median(lambda i: route(sets[i % len(sets)]["chosen"], shape[2], 128), 10)
-        alone = median(lambda i: reference.route_in_torch(sets[i % len(sets)]["chosen"], shape[2], 128), 10)
-        print(f"{name} | route | {us:.1f} | | | | | {alone:.1f}", flush=True)
-        del sets
+        table_of(name, shape, routing, copy)
         torch.cuda.empty_cache()
-
-
-def grids(**choices):
-    made = [{}]
-    for key, values in choices.items():
-        made = [m | {key: v} for m in made for v in values]
-    return made
 
 
 def sweep(copy):
@@ -315,26 +310,28 @@ def sweep(copy):
     for w, t, r in ((4, 1024, 1), (8, 1024, 2), (4, 1024, 4), (8, 8192, 1)):
         plans.append(("wgrad", "blocks", W.Blocks, {"num_warps": w, "TILE": t, "ROWS": r}))
     for name in ("16384x7168 E64 K8", "16384x1024 E8 K4"):
-        shape, routing = SHAPES[name]
-        sets = [inputs(*shape, routing, seed=i) for i in range(2 if shape[1] > 4000 else 4)]
-        print(f"sweep {name}")
-        for what, form, make, given in plans:
-            if time.perf_counter() - BEGIN > SWEEP_UNTIL:
-                print("out of time")
-                return
-            if given["TILE"] > 2 * shape[1]:
-                continue
-            moved, least = bytes_of(sets[0], what)
-            impl = make(given)
-            us = median(lambda i: ours(sets[i % len(sets)], what, impl), number_for(moved), 5)
-            words = " ".join(f"{k}={v}" for k, v in given.items())
-            print(
-                f"{what} {form} {us:.1f} us, moved {moved / us / 1e6 / copy:.1%}, "
-                f"least {least / us / 1e6 / copy:.1%}: {words}",
-                flush=True,
-            )
-        del sets
+        sweep_of(name, plans, copy)
         torch.cuda.empty_cache()
+
+
+def sweep_of(name, plans, copy):
+    shape, routing = SHAPES[name]
+    sets = [inputs(*shape, routing, seed=i) for i in range(2 if shape[1] > 4000 else 4)]
+    print(f"sweep {name}")
+    for what, form, make, given in plans:
+        if time.perf_counter() - BEGIN > SWEEP_UNTIL:
+            print("out of time")
+            return
+        if given["TILE"] > 2 * shape[1]:
+            continue
+        moved, least = bytes_of(sets[0], what)
+        us = timed(sets, number_for(moved), ours, what, make(given), rounds=5)
+        words = " ".join(f"{k}={v}" for k, v in given.items())
+        print(
+            f"{what} {form} {us:.1f} us, moved {moved / us / 1e6 / copy:.1%}, "
+            f"least {least / us / 1e6 / copy:.1%}: {words}",
+            flush=True,
+        )
 
 
 def main():

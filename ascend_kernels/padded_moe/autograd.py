@@ -1,4 +1,4 @@
-"""Gather and scatter that torch can differentiate; each one's gradients are the other one and the weight gradient."""
+"""Gather and scatter that torch can differentiate: the gradients of each are the other and the weight gradient."""
 
 from __future__ import annotations
 

@@ -10,7 +10,8 @@ padded_bins  [E]          int32/int64          cumulative number of rows, each e
 top_k        int                               assignments a token; A = T * top_k
 output_rows  int or None                       rows of the result, at least padded_bins[-1]; None reads that value,
                                                which waits for the device
-result       [rows, H]    as x                 row of position i := x[indices[i] // top_k] * weight; others exactly 0
+result       [rows, H]    as x                 row of position i := x[indices[i] // top_k] * weight;
+                                               other rows exactly 0
 
 The product is formed in fp32 and rounded once to the result's dtype.
 

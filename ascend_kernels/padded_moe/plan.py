@@ -46,12 +46,13 @@ def feature_tile(
     tile: a given tile instead of the largest.  Raises PlanError when that does not fit.
     """
     smallest = max(1, LEAST_TILE // item)
+    limited = device.ascend
     if tile is None:
         tile = min(max(power_of_two(hidden), smallest), MOST_TILE)
-        while tile > smallest and tile * least_rows * each > device.ub_bytes:
+        while limited and tile > smallest and tile * least_rows * each > device.ub_bytes:
             tile //= 2
     need, there = BITS * tile * least_rows * each, BITS * device.ub_bytes
-    if need > there:
+    if limited and need > there:
         raise PlanError(
             f"{what}: {least_rows} rows in tiles of {tile} elements need {need} bits of UB, "
             f"{device.name} has {there}; take fewer or smaller tiles"
@@ -87,8 +88,8 @@ def gather_each(
     tile: int | None = None, one_each: bool = False,
 ) -> Plan:  # fmt: skip
     """Plan for a gather of one row after another."""
-    # Input twice, zeros once; weighted: input, fp32 factor and product twice each, zeros once.
-    each = item * 3 if not weighted else item * 3 + 2 * 4 if item == 4 else item * 3 + 2 * 4
+    # Input twice and zeros once; weighted also the product, in fp32, twice.
+    each = item * 3 + (2 * 4 if weighted else 0)
     tile = feature_tile("gather", hidden, item, each, device, tile)
     programs, run = shared(assignments, device)
     if one_each:
@@ -114,7 +115,7 @@ def gather_slices(
             f"gather by slices: {sub} rows of {hidden} elements need {need} bits of UB, {device.name} has "
             f"{BITS * device.ub_bytes}; use impl='each'"
         )
-    blocks, run = shared(-(-assignments // sub), device)
+    _, run = shared(-(-assignments // sub), device)
     constants = _gather_constants(experts, top_k, hidden, tile, _parts(experts, device)) | {"ROWS": sub}
     return Plan((device.cores,), run * sub, constants)
 
@@ -152,6 +153,8 @@ def gather_tokens(
         "LOAD": "",
         "STORE": "",
     }
+    if not device.ascend:
+        constants["TILE"] = min(tile, 2048)
     constants, options = _overridden(constants, {} if device.ascend else {"num_warps": 4}, given)
     programs, run = shared(tokens, device, constants["ZEROERS"])
     return Plan((device.cores if device.ascend else programs + constants["ZEROERS"],), run, constants, options)
@@ -175,6 +178,7 @@ def scatter(
     }
     if not device.ascend:
         constants["UNROLL"] = True
+        constants["TILE"] = min(tile, 2048)
         constants["BOUND"] = SEARCHED if assignments <= SEARCHED else 0
     constants, options = _overridden(constants, {} if device.ascend else {"num_warps": 4}, given)
     programs, run = shared(tokens, device)

@@ -131,7 +131,8 @@ def check_values(
     if bool(short.any()):
         e = int(short.nonzero()[0])
         raise ValueError(
-            f"padded_bins[{e}]: expected room for the {int(counts[e])} assignments of expert {e}, got {int(room[e])} rows"
+            f"padded_bins[{e}]: expected room for the {int(counts[e])} assignments of expert {e}, "
+            f"got {int(room[e])} rows"
         )
     check.values(
         "bin_ids", (bin_ids < 0) | (bin_ids >= experts), bin_ids, f"an expert between 0 and {experts - 1}"
