@@ -505,6 +505,8 @@ class Generator:
             self.while_loop(op)
         elif name.startswith("hivm.hir."):
             self.hivm(op)
+        elif name == "builtin.unrealized_conversion_cast":
+            self.pointer_bitcast(op)
         else:
             raise unsupported(op)
 
@@ -520,6 +522,9 @@ class Generator:
             self.select_memory(op)
             return
         values = [self.scalar(x) for x in op.operands]
+        if name in ("mulsi_extended", "mului_extended"):
+            self.long_product(op, values[0], values[1], name == "mului_extended")
+            return
         if name in ("index_cast", "index_castui", "extsi", "extui", "trunci"):
             self.integer_cast(op, values[0], name in ("extui", "index_castui"))
             return
@@ -639,6 +644,20 @@ class Generator:
             self.bind(op, f"_bits_of({x}, {a.type!r}, {kind!r})", *int_range(kind))
         else:
             raise unsupported(op)
+
+    def long_product(self, op: Op, a: Scalar, b: Scalar, unsigned: bool) -> None:
+        """Both halves of a product."""
+        self.cost("scalar.alu")
+        kind = op.result_types[0]
+        bits = INT_BITS[kind]
+        mask, half = (1 << bits) - 1, 1 << (bits - 1)
+        x, y = (f"({v.expr} & {mask})" if unsigned and v.lo < 0 else v.expr for v in (a, b))
+        whole = self.fresh("p")
+        self.emit(f"{whole} = {x} * {y}")
+        for result, part in zip(op.results, (whole, f"({whole} >> {bits})")):
+            name = self.fresh("v")
+            self.emit(f"{name} = (({part} + {half}) & {mask}) - {half}")
+            self.env[result] = Scalar(name, kind, *int_range(kind))
 
     def division(self, op: Op, name: str, x: str, y: str, a: Scalar, b: Scalar) -> None:
         self.pending += ceil(self.costs["scalar.divide"]) - ceil(self.costs["scalar.alu"])
@@ -793,6 +812,21 @@ class Generator:
             self.reshape(op, source, dynamic)
         elif name == "memory_space_cast":
             self.env[op.results[0]] = source
+        elif name == "view":
+            kind = memref_type(op.result_types[0])
+            assert kind
+            if source.space != "gm" or None in kind.shape or source.root_index is None:
+                raise unsupported(op, f"from {op.operand_types[0]}")
+            start = self.scalar(op.operands[1])
+            at = self.total([(start.lo if start.lo == start.hi else start.expr, 1)], source.offset)
+            width = kind.bits // 8
+            if not isinstance(at, int) or at % width:
+                raise unsupported(op, "at an offset known only at run time")
+            sizes = tuple(x for x in kind.shape if x is not None)
+            strides = tuple(x if x is not None else 1 for x in kind.strides)
+            self.env[op.results[0]] = Memory(
+                "gm", kind.element, source.root, at // width, sizes, strides, source.root_index
+            )
         elif name == "dim":
             axis = self.scalar(op.operands[1])
             size = source.sizes[axis.lo]
@@ -802,6 +836,16 @@ class Generator:
                 self.env[op.results[0]] = Scalar(size, "index", 0, (1 << 31) - 1)
         else:
             raise unsupported(op)
+
+    def pointer_bitcast(self, op: Op) -> None:
+        """The start of an argument seen as another element type; offsets into it come later, in its own units."""
+        kind = memref_type(op.result_types[0])
+        source = self.env[op.operands[0]]
+        if kind is None or not isinstance(source, Memory) or source.space != "gm" or source.offset != 0:
+            raise unsupported(op, f"from {op.operand_types[0]} to {op.result_types[0]}")
+        self.env[op.results[0]] = Memory(
+            "gm", kind.element, source.root, 0, source.sizes, source.strides, source.root_index
+        )
 
     def kept_axes(self, op: Op, sizes: list[int | str]) -> list[int]:
         """Axes a rank-reducing subview keeps: it drops axes of size one."""
@@ -1225,6 +1269,10 @@ class Generator:
                 if "S" in (giver, waiter) and self.loops:
                     self.count("scalar_waits_in_loops")
                 self.emit(f"ts = WAIT(ts, {pair}, {which}, {self.place(op)})")
+        elif name in ("sync_block_lock", "sync_block_unlock"):
+            self.cost("scalar.lock")
+            self.flush()
+            self.emit(f"M.locked = {name == 'sync_block_lock'}")
         elif name == "pipe_barrier":
             pipe = op.pipe("pipe")
             self.cost("scalar.barrier")

@@ -55,6 +55,7 @@ DTYPES = {
 LOCATION_LINE = re.compile(r"^#loc\d* = .*\n?", re.M)
 LOCATION_USE = re.compile(r' loc\((?:[^()"]|"(?:[^"\\]|\\.)*"|\((?:[^()"]|"(?:[^"\\]|\\.)*"|\([^()]*\))*\))*\)')
 LOCATION_FILE = re.compile(r'(loc\(")((?:[^"\\]|\\.)*)(")')
+TELLING = re.compile(r"error:|[Aa]ssert|UNREACHABLE|LLVM ERROR|encountered|unsupported operation|dyn_cast|Error: ")
 HIVMC = re.compile(r"hivmc|Failed to run BiShengIR pipeline|BiShengIR pipeline")
 
 
@@ -118,7 +119,7 @@ def compile_kernel(
     made = Compiled(OK, "", name, target, version, toolchain.triton_ascend_version() or "")
     answer = WORKER.ask(request, timeout)
     if "error" in answer:
-        words = _first_words(shorten_paths(answer["message"], request["path"]))
+        words = _first_words(_telling(shorten_paths(answer["message"], request["path"])))
         return dataclasses.replace(made, status=answer["error"], message=words)
     linalg = portable_locations(answer["linalg"], request["path"])
     flags = [f"--target={target}", *FLAGS]
@@ -384,6 +385,13 @@ def shorten_paths(text: str, path: list[str]) -> str:
     for root in sorted({entry.rstrip(os.sep) + os.sep for entry in path}, key=len, reverse=True):
         text = text.replace(root, "")
     return text
+
+
+def _telling(text: str) -> str:
+    """The lines of a compiler's last words that say what happened, in front of the dump it printed."""
+    lines = text.splitlines()
+    telling = [line for line in lines if TELLING.search(line)]
+    return "\n".join([*telling, *(line for line in lines if line not in telling)])
 
 
 def _first_words(text: str, most: int = 40) -> str:

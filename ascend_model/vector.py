@@ -476,6 +476,8 @@ def load(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
     address, where, time = ceil(costs["scalar.address"]), machine.places[place], machine.time
 
     def run(ts: int, source: Tile, out: Access) -> int:
+        if source.n != out.n:
+            raise Fault("unreadable IR", f"{where} copies {source.n} elements into {out.n}")
         if source.n == 0:
             return ts + address
         machine.touch(MTE2, (), (out,), place)
@@ -545,6 +547,8 @@ def store(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
     bf16 = any("xbf16" in t for t in op.operand_types)
 
     def run(ts: int, source: Access, out: Tile) -> int:
+        if source.n != out.n:
+            raise Fault("unreadable IR", f"{where} copies {source.n} elements into {out.n}")
         if out.n == 0:
             return ts + address
         machine.touch(MTE3, (source,), (), place)
@@ -621,9 +625,17 @@ def runner(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
         return whole(machine, op, place, costs, _cumulative(op, np.cumsum), 1, 1)
     if name == "vcumprod":
         return whole(machine, op, place, costs, _cumulative(op, np.cumprod), 1, 1)
+    if name == "vsort" and len(op.operand_groups()[1]) == 1:
+        axis, down = op.ints("sort_axis")[0], op.attrs.get("descending") == "true"
+        return whole(machine, op, place, costs, lambda x: _sorted(x, axis, down), 1, 1)
     if name == "vgather":
         return whole(machine, op, place, costs, _gather(op), 2, 1)
     raise unsupported(op)
+
+
+def _sorted(values: np.ndarray, axis: int, down: bool) -> np.ndarray:
+    ordered = np.sort(values, axis=axis)
+    return np.flip(ordered, axis) if down else ordered
 
 
 def _gather(op: Op) -> Values:

@@ -19,6 +19,7 @@ from ascend_kernels.harness.spec import (
     WRONG_RESULT,
     Case,
     CompileFailed,
+    Fault,
     Op,
     PlanError,
     Twin,
@@ -240,6 +241,7 @@ def test_nan_is_equal_to_nan_only():
     [
         (Unsupported("no cube"), UNSUPPORTED),
         (PlanError("needs 10 bits"), UNSUPPORTED),
+        (Fault("deadlock: wait without set"), WRONG_RESULT),
         (CompileFailed("ub overflow: ..."), COMPILE_FAILED),
         (RuntimeError("boom"), CRASHED),
         (torch.OutOfMemoryError("2 GiB"), UNSUPPORTED),

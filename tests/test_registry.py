@@ -12,6 +12,10 @@ from ascend_kernels.registry import OPS
 
 
 def rows(which):
+    return list(_rows(which))
+
+
+def _rows(which):
     for op in OPS.values():
         for case in op.cases:
             if which == "quick" and not op.cases[case].quick:
@@ -37,12 +41,22 @@ def test_edge_case_in_the_interpreter(op: Op, case: str, impl: str):
 @pytest.mark.compiler
 @pytest.mark.parametrize("op, case, impl", rows("quick"))
 def test_quick_case_in_compiled_code(op: Op, case: str, impl: str):
-    runner = Modelled()
+    runner = Modelled(unsafe=impl in op.twins)
     verdict = gate.verify(op, case, impl, runner, repeat=False)
     assert verdict.state == OK, verdict.reason
     assert runner.simulations
-    if impl in op.implementations:
+    if impl not in op.twins or op.twins[impl].safe:
         assert not verdict.findings
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize(
+    "op, twin",
+    [pytest.param(op, t, id=f"{op.name}-{t}") for op in OPS.values() for t in op.twins if not op.twins[t].safe],
+)
+def test_hazard_of_an_unsafe_twin_is_found(op: Op, twin: str):
+    verdicts = [gate.verify(op, case, twin, Modelled(unsafe=True), repeat=False) for case in op.quick_cases()]
+    assert any(verdict.findings for verdict in verdicts)
 
 
 @pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)

@@ -24,6 +24,7 @@ from .spec import (
     WRONG_RESULT,
     Arguments,
     CompileFailed,
+    Fault,
     Op,
     PlanError,
     Unsupported,
@@ -261,6 +262,8 @@ def _state_of(error: Exception) -> tuple[str, str]:
     words = f"{type(error).__name__}: {error}"
     if isinstance(error, Unsupported | PlanError):
         return UNSUPPORTED, str(error)
+    if isinstance(error, Fault):
+        return WRONG_RESULT, str(error)
     if isinstance(error, CompileFailed):
         return COMPILE_FAILED, str(error)
     cause: BaseException | None = error

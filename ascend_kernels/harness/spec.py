@@ -31,6 +31,10 @@ class CompileFailed(RuntimeError):
     """The kernel did not compile; the message starts with the failure class."""
 
 
+class Fault(RuntimeError):
+    """The kernel did something no right kernel does, such as an access outside its buffers."""
+
+
 class PlanError(ValueError):
     """A launch plan does not fit the device; raised before anything is compiled or written."""
 
