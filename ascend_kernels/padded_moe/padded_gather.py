@@ -39,37 +39,38 @@ from .rows import padded_row, weight_of
 
 
 @triton.jit
-def zero_rows(out, first, count, worker, workers, HIDDEN: tl.constexpr, TILE: tl.constexpr):
+def zero_rows(out, first, count, worker, workers, HIDDEN: tl.constexpr, ZEROS: tl.constexpr):
     """Rows [first, first + count) := 0, as flat memory, tile after tile dealt out to the workers."""
-    lanes = tl.arange(0, TILE)
-    zeros = tl.zeros([TILE], out.dtype.element_ty)
+    lanes = tl.arange(0, ZEROS)
+    zeros = tl.zeros([ZEROS], out.dtype.element_ty)
     base = out + first.to(tl.int64) * HIDDEN
     size = count.to(tl.int64) * HIDDEN
-    for block in range(worker, tl.cdiv(size, TILE).to(tl.int32), workers):
-        start = tl.cast(block, tl.int64) * TILE
-        left = tl.minimum(size - start, TILE).to(tl.int32)
+    for block in range(worker, tl.cdiv(size, ZEROS).to(tl.int32), workers):
+        start = tl.cast(block, tl.int64) * ZEROS
+        left = tl.minimum(size - start, ZEROS).to(tl.int32)
         tl.store(base + start + lanes, zeros, mask=lanes < left)
 
 
 @triton.jit
 def zero_padding(
     out, bins, padded_bins, output_rows, worker, workers,
-    EXPERTS: tl.constexpr, HIDDEN: tl.constexpr, TILE: tl.constexpr, PARTS: tl.constexpr,
+    EXPERTS: tl.constexpr, HIDDEN: tl.constexpr, ZEROS: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """Zero behind each expert's rows, PARTS workers an expert, and behind the last expert, all workers."""
     for unit in range(worker, EXPERTS * PARTS, workers):
         expert = unit // PARTS
         used = padded_row(tl.load(bins + expert).to(tl.int32), expert, bins, padded_bins)
         end = tl.load(padded_bins + expert).to(tl.int32)
-        zero_rows(out, used, end - used, unit % PARTS, PARTS, HIDDEN, TILE)
+        zero_rows(out, used, end - used, unit % PARTS, PARTS, HIDDEN, ZEROS)
     used = tl.load(padded_bins + EXPERTS - 1).to(tl.int32)
-    zero_rows(out, used, output_rows - used, worker, workers, HIDDEN, TILE)
+    zero_rows(out, used, output_rows - used, worker, workers, HIDDEN, ZEROS)
 
 
 @triton.jit(do_not_specialize=["assignments", "output_rows", "run"])
 def gather_kernel(
     x, indices, bin_ids, weights, bins, padded_bins, out, assignments, output_rows, run,
     EXPERTS: tl.constexpr, TOP_K: tl.constexpr, HIDDEN: tl.constexpr, TILE: tl.constexpr, PARTS: tl.constexpr,
+    ZEROS: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     first = program * run
@@ -88,7 +89,7 @@ def gather_kernel(
                 values = (values.to(tl.float32) * weight).to(out.dtype.element_ty)
             tl.store(target + column, values, mask=column < HIDDEN)
     zero_padding(
-        out, bins, padded_bins, output_rows, program, tl.num_programs(0), EXPERTS, HIDDEN, TILE, PARTS
+        out, bins, padded_bins, output_rows, program, tl.num_programs(0), EXPERTS, HIDDEN, ZEROS, PARTS
     )  # fmt: skip
 
 
@@ -96,7 +97,7 @@ def gather_kernel(
 def gather_slices_kernel(
     x, indices, bin_ids, weights, bins, padded_bins, out, assignments, output_rows, run,
     EXPERTS: tl.constexpr, TOP_K: tl.constexpr, HIDDEN: tl.constexpr, TILE: tl.constexpr, PARTS: tl.constexpr,
-    ROWS: tl.constexpr,
+    ZEROS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     first = program * run
@@ -115,19 +116,19 @@ def gather_slices_kernel(
             if weights is not None:
                 values = (values.to(tl.float32) * weight_of(weights, assignment)).to(out.dtype.element_ty)
             tile = tl.insert_slice(tile, values, [j, 0], [1, TILE], [1, 1])
-        row = tl.arange(0, ROWS)[:, None]
-        tl.store(target + row * HIDDEN + lanes[None, :], tile, mask=(row < together) & (lanes[None, :] < HIDDEN))
+        rows = tl.arange(0, ROWS)[:, None]
+        tl.store(target + rows * HIDDEN + lanes[None, :], tile, mask=(rows < together) & (lanes[None, :] < HIDDEN))
         # Positions of the next experts: their rows do not follow on.
         for j in range(i + together, stop):
             assignment = tl.load(indices + j).to(tl.int32)
-            row = padded_row(j, tl.load(bin_ids + j).to(tl.int32), bins, padded_bins)
+            alone = padded_row(j, tl.load(bin_ids + j).to(tl.int32), bins, padded_bins)
             source = x + (assignment // TOP_K).to(tl.int64) * HIDDEN
-            values = tl.load(source + lanes, mask=lanes < HIDDEN)
+            single = tl.load(source + lanes, mask=lanes < HIDDEN)
             if weights is not None:
-                values = (values.to(tl.float32) * weight_of(weights, assignment)).to(out.dtype.element_ty)
-            tl.store(out + row.to(tl.int64) * HIDDEN + lanes, values, mask=lanes < HIDDEN)
+                single = (single.to(tl.float32) * weight_of(weights, assignment)).to(out.dtype.element_ty)
+            tl.store(out + alone.to(tl.int64) * HIDDEN + lanes, single, mask=lanes < HIDDEN)
     zero_padding(
-        out, bins, padded_bins, output_rows, program, tl.num_programs(0), EXPERTS, HIDDEN, TILE, PARTS
+        out, bins, padded_bins, output_rows, program, tl.num_programs(0), EXPERTS, HIDDEN, ZEROS, PARTS
     )  # fmt: skip
 
 
@@ -135,15 +136,15 @@ def gather_slices_kernel(
 def gather_tokens_kernel(
     x, rows, weights, bins, padded_bins, out, output_rows, tokens, run,
     EXPERTS: tl.constexpr, TOP_K: tl.constexpr, HIDDEN: tl.constexpr, TILE: tl.constexpr, PARTS: tl.constexpr,
-    ZEROERS: tl.constexpr, LOAD: tl.constexpr, STORE: tl.constexpr,
+    ZEROS: tl.constexpr, ZEROERS: tl.constexpr, LOAD: tl.constexpr, STORE: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     if ZEROERS == 0:
         zero_padding(
-            out, bins, padded_bins, output_rows, program, tl.num_programs(0), EXPERTS, HIDDEN, TILE, PARTS
+            out, bins, padded_bins, output_rows, program, tl.num_programs(0), EXPERTS, HIDDEN, ZEROS, PARTS
         )  # fmt: skip
     elif program < ZEROERS:
-        zero_padding(out, bins, padded_bins, output_rows, program, ZEROERS, EXPERTS, HIDDEN, TILE, PARTS)
+        zero_padding(out, bins, padded_bins, output_rows, program, ZEROERS, EXPERTS, HIDDEN, ZEROS, PARTS)
     first = (program - ZEROERS) * run
     lanes = tl.arange(0, TILE)
     if first >= 0:
@@ -165,11 +166,11 @@ def gather_tokens_kernel(
 def gather_block_kernel(
     x, indices, bin_ids, weights, bins, padded_bins, out, assignments, output_rows, run,
     EXPERTS: tl.constexpr, TOP_K: tl.constexpr, HIDDEN: tl.constexpr, TILE: tl.constexpr, PARTS: tl.constexpr,
-    ROWS: tl.constexpr, ZEROERS: tl.constexpr, LOAD: tl.constexpr, STORE: tl.constexpr,
+    ZEROS: tl.constexpr, ROWS: tl.constexpr, ZEROERS: tl.constexpr, LOAD: tl.constexpr, STORE: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     if program < ZEROERS:
-        zero_padding(out, bins, padded_bins, output_rows, program, ZEROERS, EXPERTS, HIDDEN, TILE, PARTS)
+        zero_padding(out, bins, padded_bins, output_rows, program, ZEROERS, EXPERTS, HIDDEN, ZEROS, PARTS)
     else:
         first = (program - ZEROERS) * run
         lanes = tl.arange(0, TILE)[None, :]

@@ -16,6 +16,7 @@ from ..harness.spec import PlanError
 BITS = 8
 LEAST_TILE = 32  # bytes; what the Ascend DMA moves at full width
 MOST_TILE = 8192  # elements of one feature tile
+ZEROS = 2048  # elements of one store of zeros at least; padding is written as flat memory
 SLICE_ROWS = 8  # rows of one store, where a form collects them in UB
 SEARCHED = 1024  # assignments up to which a GPU program looks for its rows itself, which saves a launch
 READ_AGAIN = 32 << 20  # bytes of assigned rows above which a GPU no longer finds them in its L2 cache
@@ -232,7 +233,8 @@ def wgrad_form(assignments: int, top_k: int, row_bytes: int, device: Device) -> 
 
 
 def _gather_constants(experts: int, top_k: int, hidden: int, tile: int, parts: int) -> dict[str, Any]:
-    return {"EXPERTS": experts, "TOP_K": top_k, "HIDDEN": hidden, "TILE": tile, "PARTS": parts}
+    zeros = max(tile, ZEROS)
+    return {"EXPERTS": experts, "TOP_K": top_k, "HIDDEN": hidden, "TILE": tile, "PARTS": parts, "ZEROS": zeros}
 
 
 def _parts(experts: int, device: Device, row_bytes: int = 0) -> int:
@@ -250,14 +252,13 @@ def _overridden(
     return constants | {k: v for k, v in given.items() if not k.islower()}, options | more
 
 
-def route(assignments: int, experts: int, item: int, device: Device) -> Plan:
+def route(assignments: int, experts: int, device: Device) -> Plan:
     """Plan for the counting sort: chunks as programs, blocks of assignments a chunk as run."""
     bound = max(16, power_of_two(experts))
-    # A block's ids, its pairs and its one-hot rows: compared, as integers, multiplied, the last two twice.
-    block = 64 if device.ascend else 128
-    while block > 8 and _route_bits(block, bound, item) > BITS * (device.ub_bytes or 196608):
+    block = 32 if device.ascend else 128
+    while device.ascend and block > 8 and _route_bits(block, bound) > BITS * device.ub_bytes:
         block //= 2
-    need = _route_bits(block, bound, item)
+    need = _route_bits(block, bound)
     if device.ascend and need > BITS * device.ub_bytes:
         raise PlanError(
             f"route: blocks of {block} assignments to {experts} experts need {need} bits of UB, {device.name} has "
@@ -270,6 +271,6 @@ def route(assignments: int, experts: int, item: int, device: Device) -> Plan:
     return Plan((-(-blocks // run),), run, constants, {} if device.ascend else {"num_warps": 8})
 
 
-def _route_bits(block: int, bound: int, item: int) -> int:
-    pairs, chosen = block * block * 4, block * bound * 4
-    return BITS * (2 * block * item + 3 * pairs + 4 * chosen)
+def _route_bits(block: int, bound: int) -> int:
+    """Upper bound of what the compiler asks for: ten buffers of the pairs, five of the one-hot rows."""
+    return BITS * 4 * block * (10 * block + 5 * bound)

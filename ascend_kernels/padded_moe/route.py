@@ -12,8 +12,8 @@ padded_bins        [E]                  cumulative number of rows, each expert's
 tokens_per_expert  [E]                  number of assignments
 
 Source of the algorithm: MegaBlocks, indices and padded bins; here a counting sort, which needs no keys.
-Launch: each program counts one contiguous chunk; one program sums the counts; each program then places its chunk,
-a block of assignments at a time, ranks within a block coming from a comparison of all its pairs.
+Launch: each program counts one contiguous chunk, block by block; one program sums the counts; each program then
+places its chunk, a block of assignments at a time, ranks within a block coming from a comparison of all its pairs.
 """
 
 from __future__ import annotations
@@ -27,46 +27,42 @@ from ..harness.launch import launch
 from . import plan
 
 
-@triton.jit
-def block_of(expert_indices, block, assignments, BLOCK: tl.constexpr, BOUND: tl.constexpr):
-    """A block's assignment ids, experts, and one row an assignment with a 1 at its expert."""
-    assignment = block * BLOCK + tl.arange(0, BLOCK)
-    expert = tl.load(expert_indices + assignment, mask=assignment < assignments, other=-1).to(tl.int32)
-    return assignment, expert, (expert[:, None] == tl.arange(0, BOUND)[None, :]).to(tl.int32)
-
-
 @triton.jit(do_not_specialize=["assignments", "run"])
 def count_kernel(
-    expert_indices, counts, assignments, run, EXPERTS: tl.constexpr, BOUND: tl.constexpr, BLOCK: tl.constexpr,
+    expert_indices, earlier, totals, assignments, run,
+    EXPERTS: tl.constexpr, BOUND: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """Of each expert: assignments in earlier blocks of the chunk, and in the whole chunk."""
     chunk = tl.program_id(0)
     experts = tl.arange(0, BOUND)
-    total = tl.zeros([BOUND], tl.int32)
+    count = tl.zeros([BOUND], tl.int32)
     for block in range(chunk * run, tl.minimum((chunk + 1) * run, tl.cdiv(assignments, BLOCK))):
-        _, _, chosen = block_of(expert_indices, block, assignments, BLOCK, BOUND)
-        total += tl.sum(chosen, axis=0)
-    tl.store(counts + chunk * EXPERTS + experts, total, mask=experts < EXPERTS)
+        assignment = block * BLOCK + tl.arange(0, BLOCK)
+        expert = tl.load(expert_indices + assignment, mask=assignment < assignments, other=-1).to(tl.int32)
+        tl.store(earlier + block * EXPERTS + experts, count, mask=experts < EXPERTS)
+        count += tl.sum((expert[:, None] == experts[None, :]).to(tl.int32), axis=0)
+    tl.store(totals + chunk * EXPERTS + experts, count, mask=experts < EXPERTS)
 
 
 @triton.jit
-def total_of(counts, chunks, EXPERTS: tl.constexpr, BOUND: tl.constexpr, ROWS: tl.constexpr):
-    """Sum of the first `chunks` rows of counts."""
+def sum_of(totals, chunks, EXPERTS: tl.constexpr, BOUND: tl.constexpr, ROWS: tl.constexpr):
+    """Sum of the first `chunks` rows of totals."""
     experts = tl.arange(0, BOUND)[None, :]
-    total = tl.zeros([BOUND], tl.int32)
+    count = tl.zeros([BOUND], tl.int32)
     for start in range(0, chunks, ROWS):
         row = start + tl.arange(0, ROWS)[:, None]
-        part = tl.load(counts + row * EXPERTS + experts, mask=(row < chunks) & (experts < EXPERTS), other=0)
-        total += tl.sum(part, axis=0)
-    return total
+        part = tl.load(totals + row * EXPERTS + experts, mask=(row < chunks) & (experts < EXPERTS), other=0)
+        count += tl.sum(part, axis=0)
+    return count
 
 
 @triton.jit(do_not_specialize=["chunks"])
 def cumulate_kernel(
-    counts, bins, padded_bins, tokens_per_expert, chunks,
+    totals, bins, padded_bins, tokens_per_expert, chunks,
     PADDING: tl.constexpr, EXPERTS: tl.constexpr, BOUND: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     experts = tl.arange(0, BOUND)
-    count = total_of(counts, chunks, EXPERTS, BOUND, ROWS)
+    count = sum_of(totals, chunks, EXPERTS, BOUND, ROWS)
     # ceil(count / PADDING) in two steps: Ascend divides int32 vectors in fp32, exact only below 2**24.
     top = (count + (PADDING - 1)) >> 12
     low = (count + (PADDING - 1)) & 4095
@@ -79,24 +75,27 @@ def cumulate_kernel(
 
 @triton.jit(do_not_specialize=["assignments", "run"])
 def sort_kernel(
-    expert_indices, counts, bins, tokens_per_expert, indices, bin_ids, assignments, run,
+    expert_indices, earlier, totals, bins, tokens_per_expert, indices, bin_ids, assignments, run,
     EXPERTS: tl.constexpr, BOUND: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     chunk = tl.program_id(0)
     experts = tl.arange(0, BOUND)
     lanes = tl.arange(0, BLOCK)
     end = tl.load(bins + experts, mask=experts < EXPERTS, other=0)
-    next = end - tl.load(tokens_per_expert + experts, mask=experts < EXPERTS, other=0)
-    next += total_of(counts, chunk, EXPERTS, BOUND, ROWS)
+    first = end - tl.load(tokens_per_expert + experts, mask=experts < EXPERTS, other=0)
+    first += sum_of(totals, chunk, EXPERTS, BOUND, ROWS)
     for block in range(chunk * run, tl.minimum((chunk + 1) * run, tl.cdiv(assignments, BLOCK))):
-        assignment, expert, chosen = block_of(expert_indices, block, assignments, BLOCK, BOUND)
+        assignment = block * BLOCK + lanes
+        expert = tl.load(expert_indices + assignment, mask=assignment < assignments, other=-1).to(tl.int32)
+        # Read back, not carried through the loop: a carried row makes the compiler keep every temporary apart.
+        next = first + tl.load(earlier + block * EXPERTS + experts, mask=experts < EXPERTS, other=0)
+        chosen = (expert[:, None] == experts[None, :]).to(tl.int32)
         equal = (expert[:, None] == expert[None, :]).to(tl.int32)
-        earlier = (lanes[None, :] < lanes[:, None]).to(tl.int32)
-        place = tl.sum(chosen * next[None, :], axis=1) + tl.sum(equal * earlier, axis=1)
-        known = tl.sum(chosen, axis=1) > 0
+        before = (lanes[None, :] < lanes[:, None]).to(tl.int32)
+        place = tl.sum(chosen * next[None, :], axis=1) + tl.sum(equal * before, axis=1)
+        known = (expert >= 0) & (expert < EXPERTS)
         tl.store(indices + place, assignment, mask=known)
         tl.store(bin_ids + place, expert, mask=known)
-        next += tl.sum(chosen, axis=0)
 
 
 IMPLEMENTATIONS = {"count": None}
@@ -126,43 +125,29 @@ def route(
     if validate:
         bad = (expert_indices < 0) | (expert_indices >= num_experts)
         check.values("expert_indices", bad, expert_indices, f"an expert between 0 and {num_experts - 1}")
-    made = plan.route(assignments, num_experts, expert_indices.element_size(), device.of(expert_indices))
+    made = plan.route(assignments, num_experts, device.of(expert_indices))
 
     def empty(*size: int) -> torch.Tensor:
         return torch.empty(*size, dtype=torch.int32, device=expert_indices.device)
 
     indices, bin_ids = empty(assignments), empty(assignments)
     bins, padded_bins, tokens_per_expert = (empty(num_experts) for _ in range(3))
-    counts = empty(made.grid[0], num_experts)
+    blocks = -(-assignments // made.constants["BLOCK"])
+    earlier, totals = empty(blocks, num_experts), empty(made.grid[0], num_experts)
     sizes = {"EXPERTS": num_experts, "BOUND": made.constants["BOUND"]}
     block, several = {"BLOCK": made.constants["BLOCK"]}, {"ROWS": made.constants["ROWS"]}
     work = {"assignments": assignments, "run": made.run}
-    launch(
-        count_kernel,
-        made.grid,
-        {"expert_indices": expert_indices, "counts": counts} | work,
-        sizes | block,
-        **made.options,
-    )
-    launch(
-        cumulate_kernel,
-        (1,),
-        {
-            "counts": counts, "bins": bins, "padded_bins": padded_bins, "tokens_per_expert": tokens_per_expert,
-            "chunks": made.grid[0],
-        },
-        {"PADDING": padding} | sizes | several,
-        **made.options,
-    )  # fmt: skip
+    count_args = {"expert_indices": expert_indices, "earlier": earlier, "totals": totals, **work}
+    cumulate_args = {
+        "totals": totals, "bins": bins, "padded_bins": padded_bins, "tokens_per_expert": tokens_per_expert,
+        "chunks": made.grid[0],
+    }  # fmt: skip
+    sort_args = {
+        "expert_indices": expert_indices, "earlier": earlier, "totals": totals, "bins": bins,
+        "tokens_per_expert": tokens_per_expert, "indices": indices, "bin_ids": bin_ids, **work,
+    }  # fmt: skip
+    launch(count_kernel, made.grid, count_args, sizes | block, **made.options)
+    launch(cumulate_kernel, (1,), cumulate_args, {"PADDING": padding} | sizes | several, **made.options)
     if assignments:
-        launch(
-            sort_kernel,
-            made.grid,
-            {
-                "expert_indices": expert_indices, "counts": counts, "bins": bins,
-                "tokens_per_expert": tokens_per_expert, "indices": indices, "bin_ids": bin_ids,
-            } | work,
-            sizes | block | several,
-            **made.options,
-        )  # fmt: skip
+        launch(sort_kernel, made.grid, sort_args, sizes | block | several, **made.options)
     return indices, bin_ids, bins, padded_bins, tokens_per_expert

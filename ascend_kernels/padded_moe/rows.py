@@ -43,7 +43,9 @@ def place_each_kernel(indices, bin_ids, bins, padded_bins, rows, assignments, ru
     first = tl.program_id(0) * run
     for i in range(first, tl.minimum(first + run, assignments)):
         row = padded_row(i, tl.load(bin_ids + i).to(tl.int32), bins, padded_bins)
-        tl.store(rows + tl.load(indices + i), row)
+        # A whole 32 bytes are filled and one element is stored: a scalar store would make the scalar pipe wait.
+        lanes = tl.arange(0, 8)
+        tl.store(rows + tl.load(indices + i) + lanes, tl.zeros([8], tl.int32) + row, mask=lanes < 1)
 
 
 @triton.jit(do_not_specialize=["assignments"])

@@ -28,6 +28,7 @@ SMALL = 256  # elements of the tiles in twins that take several a row
 def masked_scalar_kernel(
     x, indices, bin_ids, weights, bins, padded_bins, out, assignments, output_rows, run,
     EXPERTS: tl.constexpr, TOP_K: tl.constexpr, HIDDEN: tl.constexpr, TILE: tl.constexpr, PARTS: tl.constexpr,
+    ZEROS: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     first = program * run
@@ -48,7 +49,7 @@ def masked_scalar_kernel(
                 values = (values.to(tl.float32) * weight).to(out.dtype.element_ty)
             tl.store(target + column, values, mask=column < HIDDEN)
     zero_padding(
-        out, bins, padded_bins, output_rows, program, tl.num_programs(0), EXPERTS, HIDDEN, TILE, PARTS
+        out, bins, padded_bins, output_rows, program, tl.num_programs(0), EXPERTS, HIDDEN, ZEROS, PARTS
     )  # fmt: skip
 
 
@@ -56,6 +57,7 @@ def masked_scalar_kernel(
 def weight_each_tile_kernel(
     x, indices, bin_ids, weights, bins, padded_bins, out, assignments, output_rows, run,
     EXPERTS: tl.constexpr, TOP_K: tl.constexpr, HIDDEN: tl.constexpr, TILE: tl.constexpr, PARTS: tl.constexpr,
+    ZEROS: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     first = program * run
@@ -73,7 +75,7 @@ def weight_each_tile_kernel(
                 values = (values.to(tl.float32) * weight).to(out.dtype.element_ty)
             tl.store(target + column, values, mask=column < HIDDEN)
     zero_padding(
-        out, bins, padded_bins, output_rows, program, tl.num_programs(0), EXPERTS, HIDDEN, TILE, PARTS
+        out, bins, padded_bins, output_rows, program, tl.num_programs(0), EXPERTS, HIDDEN, ZEROS, PARTS
     )  # fmt: skip
 
 
@@ -81,6 +83,7 @@ def weight_each_tile_kernel(
 def weight_cast_kernel(
     x, indices, bin_ids, weights, bins, padded_bins, out, assignments, output_rows, run,
     EXPERTS: tl.constexpr, TOP_K: tl.constexpr, HIDDEN: tl.constexpr, TILE: tl.constexpr, PARTS: tl.constexpr,
+    ZEROS: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     first = program * run
@@ -99,7 +102,7 @@ def weight_cast_kernel(
                 values = (values.to(tl.float32) * weight).to(out.dtype.element_ty)
             tl.store(target + column, values, mask=column < HIDDEN)
     zero_padding(
-        out, bins, padded_bins, output_rows, program, tl.num_programs(0), EXPERTS, HIDDEN, TILE, PARTS
+        out, bins, padded_bins, output_rows, program, tl.num_programs(0), EXPERTS, HIDDEN, ZEROS, PARTS
     )  # fmt: skip
 
 
@@ -107,6 +110,7 @@ def weight_cast_kernel(
 def int64_kernel(
     x, indices, bin_ids, weights, bins, padded_bins, out, assignments, output_rows, run,
     EXPERTS: tl.constexpr, TOP_K: tl.constexpr, HIDDEN: tl.constexpr, TILE: tl.constexpr, PARTS: tl.constexpr,
+    ZEROS: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     first = program * run
@@ -127,7 +131,7 @@ def int64_kernel(
                 values = (values.to(tl.float32) * weight).to(out.dtype.element_ty)
             tl.store(target + column, values, mask=column < HIDDEN)
     zero_padding(
-        out, bins, padded_bins, output_rows, program, tl.num_programs(0), EXPERTS, HIDDEN, TILE, PARTS
+        out, bins, padded_bins, output_rows, program, tl.num_programs(0), EXPERTS, HIDDEN, ZEROS, PARTS
     )  # fmt: skip
 
 
@@ -199,7 +203,7 @@ _MASKED = "bins of the expert before loaded as masked scalars"
 _ROWS = "several rows at once through a vector of row addresses"
 
 GATHER = {
-    "masked-scalar": _twin(padded_gather, GatherEach(masked_scalar_kernel), _MASKED),
+    "masked-scalar": _twin(padded_gather, GatherEach(masked_scalar_kernel), _MASKED, safe=False),
     "row-vector": _twin(padded_gather, GatherBlocks(), _ROWS),
     "int64": _twin(padded_gather, GatherEach(int64_kernel), "positions, rows and columns in int64"),
     "one-row-programs": _twin(padded_gather, GatherEach(one_each=True), _ONE_EACH),
@@ -220,8 +224,8 @@ SCATTER = {
     ),
 }
 WGRAD = {
-    "masked-scalar": _twin(padded_scatter_wgrad, WgradEach(wgrad_masked_scalar_kernel), _MASKED),
-    "row-vector": _twin(padded_scatter_wgrad, WgradBlocks(), _ROWS),
+    "masked-scalar": _twin(padded_scatter_wgrad, WgradEach(wgrad_masked_scalar_kernel), _MASKED, safe=False),
+    "row-vector": _twin(padded_scatter_wgrad, WgradBlocks(), _ROWS, safe=False),
     "one-row-programs": _twin(padded_scatter_wgrad, WgradEach(one_each=True), _ONE_EACH),
     "small-tile": _twin(padded_scatter_wgrad, WgradEach(tile=SMALL), f"feature tiles of {SMALL} elements"),
     "sum-each-tile": _twin(
