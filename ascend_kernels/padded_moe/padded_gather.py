@@ -35,7 +35,7 @@ from ..harness import check, device
 from ..harness.launch import launch
 from ..harness.spec import Unsupported
 from . import plan, rows
-from .rows import padded_row, weight_of
+from .rows import padded_row, segment, weight_of
 
 
 @triton.jit
@@ -74,20 +74,23 @@ def gather_kernel(
 ):  # fmt: skip
     program = tl.program_id(0)
     first = program * run
+    last = tl.minimum(first + run, assignments)
     lanes = tl.arange(0, TILE)
-    for i in range(first, tl.minimum(first + run, assignments)):
-        assignment = tl.load(indices + i).to(tl.int32)
-        row = padded_row(i, tl.load(bin_ids + i).to(tl.int32), bins, padded_bins)
-        source = x + (assignment // TOP_K).to(tl.int64) * HIDDEN
-        target = out + row.to(tl.int64) * HIDDEN
-        if weights is not None:
-            weight = weight_of(weights, assignment)
-        for start in range(0, HIDDEN, TILE):
-            column = start + lanes
-            values = tl.load(source + column, mask=column < HIDDEN)
-            if weights is not None:
-                values = (values.to(tl.float32) * weight).to(out.dtype.element_ty)
-            tl.store(target + column, values, mask=column < HIDDEN)
+    if first < last:
+        for expert in range(tl.load(bin_ids + first).to(tl.int32), tl.load(bin_ids + last - 1).to(tl.int32) + 1):
+            begin, end, shift = segment(expert, first, last, bins, padded_bins)
+            for i in range(begin, end):
+                assignment = tl.load(indices + i).to(tl.int32)
+                source = x + (assignment // TOP_K).to(tl.int64) * HIDDEN
+                target = out + (i + shift).to(tl.int64) * HIDDEN
+                if weights is not None:
+                    weight = weight_of(weights, assignment)
+                for start in range(0, HIDDEN, TILE):
+                    column = start + lanes
+                    values = tl.load(source + column, mask=column < HIDDEN)
+                    if weights is not None:
+                        values = (values.to(tl.float32) * weight).to(out.dtype.element_ty)
+                    tl.store(target + column, values, mask=column < HIDDEN)
     zero_padding(
         out, bins, padded_bins, output_rows, program, tl.num_programs(0), EXPERTS, HIDDEN, ZEROS, PARTS
     )  # fmt: skip
@@ -102,31 +105,23 @@ def gather_slices_kernel(
     program = tl.program_id(0)
     first = program * run
     last = tl.minimum(first + run, assignments)
-    lanes = tl.arange(0, TILE)
-    for i in range(first, last, ROWS):
-        expert = tl.load(bin_ids + i).to(tl.int32)
-        stop = tl.minimum(i + ROWS, last)
-        together = tl.minimum(tl.load(bins + expert).to(tl.int32), stop) - i
-        target = out + padded_row(i, expert, bins, padded_bins).to(tl.int64) * HIDDEN
-        tile = tl.zeros([ROWS, TILE], out.dtype.element_ty)
-        for j in range(0, together):
-            assignment = tl.load(indices + i + j).to(tl.int32)
-            source = x + (assignment // TOP_K).to(tl.int64) * HIDDEN
-            values = tl.load(source + lanes[None, :], mask=lanes[None, :] < HIDDEN)
-            if weights is not None:
-                values = (values.to(tl.float32) * weight_of(weights, assignment)).to(out.dtype.element_ty)
-            tile = tl.insert_slice(tile, values, [j, 0], [1, TILE], [1, 1])
-        rows = tl.arange(0, ROWS)[:, None]
-        tl.store(target + rows * HIDDEN + lanes[None, :], tile, mask=(rows < together) & (lanes[None, :] < HIDDEN))
-        # Positions of the next experts: their rows do not follow on.
-        for j in range(i + together, stop):
-            assignment = tl.load(indices + j).to(tl.int32)
-            alone = padded_row(j, tl.load(bin_ids + j).to(tl.int32), bins, padded_bins)
-            source = x + (assignment // TOP_K).to(tl.int64) * HIDDEN
-            single = tl.load(source + lanes, mask=lanes < HIDDEN)
-            if weights is not None:
-                single = (single.to(tl.float32) * weight_of(weights, assignment)).to(out.dtype.element_ty)
-            tl.store(out + alone.to(tl.int64) * HIDDEN + lanes, single, mask=lanes < HIDDEN)
+    rows = tl.arange(0, ROWS)[:, None]
+    lanes = tl.arange(0, TILE)[None, :]
+    if first < last:
+        for expert in range(tl.load(bin_ids + first).to(tl.int32), tl.load(bin_ids + last - 1).to(tl.int32) + 1):
+            begin, end, shift = segment(expert, first, last, bins, padded_bins)
+            for i in range(begin, end, ROWS):
+                together = tl.minimum(ROWS, end - i)
+                tile = tl.zeros([ROWS, TILE], out.dtype.element_ty)
+                for j in range(0, together):
+                    assignment = tl.load(indices + i + j).to(tl.int32)
+                    source = x + (assignment // TOP_K).to(tl.int64) * HIDDEN
+                    values = tl.load(source + lanes, mask=lanes < HIDDEN)
+                    if weights is not None:
+                        values = (values.to(tl.float32) * weight_of(weights, assignment)).to(out.dtype.element_ty)
+                    tile = tl.insert_slice(tile, values, [j, 0], [1, TILE], [1, 1])
+                target = out + (i + shift).to(tl.int64) * HIDDEN
+                tl.store(target + rows * HIDDEN + lanes, tile, mask=(rows < together) & (lanes < HIDDEN))
     zero_padding(
         out, bins, padded_bins, output_rows, program, tl.num_programs(0), EXPERTS, HIDDEN, ZEROS, PARTS
     )  # fmt: skip

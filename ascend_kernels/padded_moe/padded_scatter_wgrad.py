@@ -32,7 +32,7 @@ import triton.language as tl
 from ..harness import check, device
 from ..harness.launch import launch
 from . import plan, rows
-from .rows import padded_row
+from .rows import padded_row, segment
 
 
 @triton.jit
@@ -54,13 +54,16 @@ def wgrad_kernel(
     TOP_K: tl.constexpr, HIDDEN: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     first = tl.program_id(0) * run
-    for i in range(first, tl.minimum(first + run, assignments)):
-        assignment = tl.load(indices + i).to(tl.int32)
-        row = padded_row(i, tl.load(bin_ids + i).to(tl.int32), bins, padded_bins)
-        a = x + row.to(tl.int64) * HIDDEN
-        b = grad + (assignment // TOP_K).to(tl.int64) * HIDDEN
-        total = dot(a, b, HIDDEN, TILE)
-        tl.store(out + assignment + tl.arange(0, 1), total.to(out.dtype.element_ty))
+    last = tl.minimum(first + run, assignments)
+    if first < last:
+        for expert in range(tl.load(bin_ids + first).to(tl.int32), tl.load(bin_ids + last - 1).to(tl.int32) + 1):
+            begin, end, shift = segment(expert, first, last, bins, padded_bins)
+            for i in range(begin, end):
+                assignment = tl.load(indices + i).to(tl.int32)
+                a = x + (i + shift).to(tl.int64) * HIDDEN
+                b = grad + (assignment // TOP_K).to(tl.int64) * HIDDEN
+                total = dot(a, b, HIDDEN, TILE)
+                tl.store(out + assignment + tl.arange(0, 1), total.to(out.dtype.element_ty))
 
 
 @triton.jit(do_not_specialize=["tokens", "run"])

@@ -18,6 +18,7 @@ LEAST_TILE = 32  # bytes; what the Ascend DMA moves at full width
 MOST_TILE = 8192  # elements of one feature tile
 ZEROS = 2048  # elements of one store of zeros at least; padding is written as flat memory
 SLICE_ROWS = 8  # rows of one store, where a form collects them in UB
+MOST_UNROLLED = 8  # terms of a scatter's sum written out one by one
 SEARCHED = 1024  # assignments up to which a GPU program looks for its rows itself, which saves a launch
 READ_AGAIN = 32 << 20  # bytes of assigned rows above which a GPU no longer finds them in its L2 cache
 
@@ -166,19 +167,20 @@ def scatter(
     given: Mapping[str, Any] | None = None,
 ) -> Plan:  # fmt: skip
     """Plan for the sum of each token's rows.  BOUND > 0: a program finds its rows among all assignments itself."""
-    # Input twice, its fp32 form, the sum and the sum carried over, and the result.
+    # Input twice, its fp32 form, the sum and the sum carried over, and the result; unrolled, every input twice.
     tile = feature_tile("scatter", hidden, item, 20, device)
+    unroll = top_k <= MOST_UNROLLED and tile * (2 * item * top_k + 20) <= device.ub_bytes
     constants = {
         "TOP_K": top_k,
         "HIDDEN": hidden,
         "TILE": tile,
         "BOUND": 0,
-        "UNROLL": False,
+        "UNROLL": unroll,
         "LOAD": "",
         "STORE": "",
     }
     if not device.ascend:
-        constants["UNROLL"] = True
+        constants["UNROLL"] = top_k <= MOST_UNROLLED
         constants["TILE"] = min(tile, 2048)
         constants["BOUND"] = SEARCHED if assignments <= SEARCHED else 0
     constants, options = _overridden(constants, {} if device.ascend else {"num_warps": 4}, given)

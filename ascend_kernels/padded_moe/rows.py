@@ -27,6 +27,15 @@ def padded_row(i, expert, bins, padded_bins):
 
 
 @triton.jit
+def segment(expert, first, last, bins, padded_bins):
+    """The expert's sorted positions within [first, last), begin and end, and what to add to one for its row."""
+    before = tl.maximum(expert - 1, 0)
+    start = tl.load(bins + before).to(tl.int32) * tl.minimum(expert, 1)
+    shift = tl.load(padded_bins + before).to(tl.int32) * tl.minimum(expert, 1) - start
+    return tl.maximum(first, start), tl.minimum(last, tl.load(bins + expert).to(tl.int32)), shift
+
+
+@triton.jit
 def weight_of(weights, assignment):
     """Weight of an assignment in fp32.  bf16 is widened by its bits: as a scalar cast it goes through UB, and the
     scalar pipe waits for that twice a row."""
@@ -41,11 +50,16 @@ def weight_of(weights, assignment):
 @triton.jit(do_not_specialize=["assignments", "run"])
 def place_each_kernel(indices, bin_ids, bins, padded_bins, rows, assignments, run):
     first = tl.program_id(0) * run
-    for i in range(first, tl.minimum(first + run, assignments)):
-        row = padded_row(i, tl.load(bin_ids + i).to(tl.int32), bins, padded_bins)
-        # A whole 32 bytes are filled and one element is stored: a scalar store would make the scalar pipe wait.
-        lanes = tl.arange(0, 8)
-        tl.store(rows + tl.load(indices + i) + lanes, tl.zeros([8], tl.int32) + row, mask=lanes < 1)
+    last = tl.minimum(first + run, assignments)
+    lanes = tl.arange(0, 8)
+    if first < last:
+        for expert in range(tl.load(bin_ids + first).to(tl.int32), tl.load(bin_ids + last - 1).to(tl.int32) + 1):
+            begin, end, shift = segment(expert, first, last, bins, padded_bins)
+            for i in range(begin, end):
+                # 32 bytes are filled and one element is stored: storing a scalar makes the scalar pipe wait.
+                tl.store(
+                    rows + tl.load(indices + i) + lanes, tl.zeros([8], tl.int32) + (i + shift), mask=lanes < 1
+                )
 
 
 @triton.jit(do_not_specialize=["assignments"])
