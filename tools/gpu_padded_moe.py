@@ -104,11 +104,25 @@ def median(calls, number, rounds=9):
     return statistics.median(samples)
 
 
+@triton.jit
+def plain_copy(source, target, B: tl.constexpr):
+    c = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
+    tl.store(target + c, tl.load(source + c))
+
+
 def copy_bandwidth():
-    """TB/s of a device-to-device copy of 1 GiB, bytes read and written."""
-    source, target = (torch.empty(1 << 30, dtype=torch.uint8, device="cuda") for _ in range(2))
-    us = median(lambda i: target.copy_(source), 4)
-    return 2 * (1 << 30) / us / 1e6
+    """TB/s of device-to-device copies of 1 GiB, bytes read and written: the best of three ways."""
+    source, target = (torch.empty(1 << 28, dtype=torch.float32, device="cuda") for _ in range(2))
+    ways = {
+        "copy engine's call": lambda i: target.copy_(source),
+        "torch kernel": lambda i: torch.neg(source, out=target),
+        "triton kernel": lambda i: plain_copy[((1 << 28) // 8192,)](source, target, 8192, num_warps=8),
+    }
+    found = {name: 2 * (1 << 30) / median(way, 4) / 1e6 for name, way in ways.items()}
+    written = (1 << 30) / median(lambda i: target.zero_(), 4) / 1e6
+    words = ", ".join(f"{name} {speed:.2f}" for name, speed in found.items())
+    print(f"copy of 1 GiB, TB/s: {words}; zeros written: {written:.2f}")
+    return max(found.values())
 
 
 def inputs(T, H, E, K, routing="uniform", padding=128, seed=0, dtype=torch.bfloat16):
@@ -287,49 +301,59 @@ def table(copy):
         torch.cuda.empty_cache()
 
 
+def forms(kind, **fixed):
+    """What makes an implementation of a kind from constants and options."""
+    kinds = {
+        "gather blocks": gather_forms.Blocks, "gather tokens": gather_forms.Tokens,
+        "scatter sum": scatter_forms.Sum, "scatter search": scatter_forms.Search,
+        "scatter blocks": scatter_forms.Blocks, "wgrad tokens": wgrad_forms.Tokens,
+        "wgrad blocks": wgrad_forms.Blocks,
+    }  # fmt: skip
+    return kind, kinds[kind], fixed
+
+
 def sweep(copy):
-    G, S, W = gather_forms, scatter_forms, wgrad_forms
-    plans = []
-    for w, t in ((2, 1024), (4, 1024), (4, 2048), (8, 8192), (16, 8192), (8, 2048)):
-        plans.append(("gather", "blocks", G.Blocks, {"num_warps": w, "TILE": t, "ROWS": 1}))
-    for w, t, r in ((4, 1024, 2), (4, 1024, 4), (8, 1024, 8)):
-        plans.append(("gather", "blocks", G.Blocks, {"num_warps": w, "TILE": t, "ROWS": r}))
-    for more in ({"STORE": ".cs"}, {"LOAD": "evict_last"}, {"LOAD": "evict_last", "STORE": ".cs"}):
-        plans.append(("gather", "blocks", G.Blocks, {"num_warps": 4, "TILE": 1024, "ROWS": 1, **more}))
-    for w, t in ((1, 1024), (2, 1024), (4, 1024), (4, 2048), (8, 8192), (16, 8192)):
-        plans.append(("gather", "tokens", G.Tokens, {"num_warps": w, "TILE": t}))
-    for more in ({"STORE": ".cs"}, {"LOAD": "evict_first", "STORE": ".cs"}):
-        plans.append(("gather", "tokens", G.Tokens, {"num_warps": 4, "TILE": 1024, **more}))
-    for w, t in ((1, 512), (2, 1024), (4, 1024), (4, 2048), (8, 2048), (8, 8192)):
-        plans.append(("scatter", "sum", lambda given: S.Sum(given=given), {"num_warps": w, "TILE": t}))
-    for more in ({"UNROLL": False}, {"LOAD": "evict_first"}, {"LOAD": "evict_first", "STORE": ".cs"}):
-        plans.append(("scatter", "sum", lambda given: S.Sum(given=given), {"num_warps": 4, "TILE": 1024, **more}))
-    for w, t in ((2, 256), (4, 256), (4, 512), (4, 1024), (8, 1024), (16, 1024), (8, 2048)):
-        plans.append(("wgrad", "tokens", W.Tokens, {"num_warps": w, "TILE": t}))
-    plans.append(("wgrad", "tokens", W.Tokens, {"num_warps": 8, "TILE": 1024, "LOAD": "evict_first"}))
-    for w, t, r in ((4, 1024, 1), (8, 1024, 2), (4, 1024, 4), (8, 8192, 1)):
-        plans.append(("wgrad", "blocks", W.Blocks, {"num_warps": w, "TILE": t, "ROWS": r}))
-    for name in ("16384x7168 E64 K8", "16384x1024 E8 K4"):
+    large = [forms("gather tokens", num_warps=w, TILE=t, UNROLL=u)
+             for w, t in ((4, 1024), (8, 4096), (16, 8192), (32, 8192)) for u in (False, True)]  # fmt: skip
+    large += [forms("gather tokens", num_warps=16, TILE=8192, STORE=s) for s in (".cs", ".cg", ".wt")]
+    large += [forms("gather tokens", num_warps=16, TILE=8192, LOAD=e) for e in ("evict_first", "evict_last")]
+    large += [forms("scatter sum", num_warps=w, TILE=t) for w, t in ((2, 1024), (4, 1024), (4, 2048), (8, 2048))]
+    large += [forms("wgrad tokens", num_warps=w, TILE=t)
+              for w, t in ((2, 256), (2, 512), (4, 512), (4, 1024), (8, 1024), (4, 2048))]  # fmt: skip
+    ones = [forms("gather blocks", num_warps=w, TILE=1024, ROWS=r) for w, r in ((4, 1), (4, 2), (4, 4), (4, 8))]
+    ones += [forms("scatter blocks", num_warps=w, TILE=1024, ROWS=r) for w, r in ((4, 1), (4, 2), (4, 4), (4, 8))]
+    ones += [forms("wgrad blocks", num_warps=w, TILE=t, ROWS=r)
+             for w, t, r in ((4, 1024, 1), (2, 1024, 1), (2, 512, 1), (4, 1024, 2), (4, 1024, 4))]  # fmt: skip
+    small = [forms("scatter search", num_warps=w, TILE=t) for w, t in ((2, 256), (4, 512), (4, 1024), (8, 2048))]
+    small += [forms("wgrad blocks", num_warps=w, TILE=t, ROWS=1)
+              for w, t in ((4, 1024), (4, 2048), (8, 2048), (8, 8192), (16, 8192))]  # fmt: skip
+    middle = [forms("wgrad blocks", num_warps=w, TILE=t, ROWS=r)
+              for w, t, r in ((4, 1024, 1), (8, 4096, 1), (4, 2048, 1), (4, 1024, 2))]  # fmt: skip
+    for name, plans in {
+        "16384x7168 E64 K8": large, "16384x1024 E8 K4": large, "8x7168 E64 K8": small, "64x7168 E64 K8": small,
+        "4096x4096 E64 K2": large + middle, "65536x1024 E8 K1": ones, "64x1024 E8 K4": small,
+        "1024x1536 E64 K2": large + middle,
+    }.items():  # fmt: skip
         sweep_of(name, plans, copy)
         torch.cuda.empty_cache()
 
 
 def sweep_of(name, plans, copy):
     shape, routing = SHAPES[name]
-    sets = [inputs(*shape, routing, seed=i) for i in range(2 if shape[1] > 4000 else 4)]
+    sets = [inputs(*shape, routing, seed=i) for i in range(2 if shape[0] * shape[1] > 10**8 else 4)]
     print(f"sweep {name}")
-    for what, form, make, given in plans:
+    for kind, make, given in plans:
         if time.perf_counter() - BEGIN > SWEEP_UNTIL:
             print("out of time")
             return
         if given["TILE"] > 2 * shape[1]:
             continue
+        what = kind.partition(" ")[0]
         moved, least = bytes_of(sets[0], what)
         us = timed(sets, number_for(moved), ours, what, make(given), rounds=5)
         words = " ".join(f"{k}={v}" for k, v in given.items())
         print(
-            f"{what} {form} {us:.1f} us, moved {moved / us / 1e6 / copy:.1%}, "
-            f"least {least / us / 1e6 / copy:.1%}: {words}",
+            f"{kind} {us:.1f} us, moved {moved / us / 1e6 / copy:.1%}, least {least / us / 1e6 / copy:.1%}: {words}",
             flush=True,
         )
 
@@ -337,11 +361,10 @@ def sweep_of(name, plans, copy):
 def main():
     print(torch.cuda.get_device_name(), "torch", torch.__version__, "triton", triton.__version__)
     copy = copy_bandwidth()
-    print(f"copy of 1 GiB: {copy:.2f} TB/s")
     table(copy)
     print(f"{time.perf_counter() - BEGIN:.0f} s")
     sweep(copy)
-    print(f"copy of 1 GiB: {copy_bandwidth():.2f} TB/s")
+    copy_bandwidth()
     check_cases()
 
 

@@ -127,11 +127,21 @@ def gather_slices_kernel(
     )  # fmt: skip
 
 
+@triton.jit
+def put_row(out, rows, weights, assignment, values, column, HIDDEN: tl.constexpr, STORE: tl.constexpr):
+    """Store a token's values to the row of one of its assignments."""
+    target = out + tl.load(rows + assignment).to(tl.int64) * HIDDEN
+    scaled = values
+    if weights is not None:
+        scaled = (values.to(tl.float32) * weight_of(weights, assignment)).to(out.dtype.element_ty)
+    tl.store(target + column, scaled, mask=column < HIDDEN, cache_modifier=STORE)
+
+
 @triton.jit(do_not_specialize=["output_rows", "tokens", "run"])
 def gather_tokens_kernel(
     x, rows, weights, bins, padded_bins, out, output_rows, tokens, run,
     EXPERTS: tl.constexpr, TOP_K: tl.constexpr, HIDDEN: tl.constexpr, TILE: tl.constexpr, PARTS: tl.constexpr,
-    ZEROS: tl.constexpr, ZEROERS: tl.constexpr, LOAD: tl.constexpr, STORE: tl.constexpr,
+    ZEROS: tl.constexpr, ZEROERS: tl.constexpr, UNROLL: tl.constexpr, LOAD: tl.constexpr, STORE: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     if ZEROERS == 0:
@@ -148,13 +158,12 @@ def gather_tokens_kernel(
             for start in range(0, HIDDEN, TILE):
                 column = start + lanes
                 values = tl.load(source + column, mask=column < HIDDEN, eviction_policy=LOAD)
-                for k in range(0, TOP_K):
-                    target = out + tl.load(rows + token * TOP_K + k).to(tl.int64) * HIDDEN
-                    scaled = values
-                    if weights is not None:
-                        weight = weight_of(weights, token * TOP_K + k)
-                        scaled = (values.to(tl.float32) * weight).to(out.dtype.element_ty)
-                    tl.store(target + column, scaled, mask=column < HIDDEN, cache_modifier=STORE)
+                if UNROLL:
+                    for k in tl.static_range(0, TOP_K):
+                        put_row(out, rows, weights, token * TOP_K + k, values, column, HIDDEN, STORE)
+                else:
+                    for k in range(0, TOP_K):
+                        put_row(out, rows, weights, token * TOP_K + k, values, column, HIDDEN, STORE)
 
 
 @triton.jit(do_not_specialize=["assignments", "output_rows", "run"])

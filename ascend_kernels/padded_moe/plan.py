@@ -19,7 +19,7 @@ MOST_TILE = 8192  # elements of one feature tile
 ZEROS = 2048  # elements of one store of zeros at least; padding is written as flat memory
 SLICE_ROWS = 8  # rows of one store, where a form collects them in UB
 MOST_UNROLLED = 8  # terms of a scatter's sum written out one by one
-SEARCHED = 1024  # assignments up to which a GPU program looks for its rows itself, which saves a launch
+SEARCHED = (128, 1024)  # assignments up to which a GPU program looks for its rows itself, which saves a launch
 READ_AGAIN = 32 << 20  # bytes of assigned rows above which a GPU no longer finds them in its L2 cache
 
 
@@ -28,7 +28,7 @@ class Plan:
     """grid: programs.  run: units (rows, tokens, blocks of them) a program takes, one after another.
     constants: constexpr arguments of the kernel.  options: num_warps and the like on a GPU."""
 
-    grid: tuple[int]
+    grid: tuple[int, ...]
     run: int
     constants: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     options: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
@@ -129,9 +129,8 @@ def gather_blocks(
     """Plan for a gather of several rows at once."""
     parts = _parts(experts, device, hidden * item)
     tile = min(max(power_of_two(hidden), LEAST_TILE // item), 2048)
-    wide = max(1, min(16, power_of_two(16384 // max(1, hidden * item) + 1) // 2))
     constants = _gather_constants(experts, top_k, hidden, tile, parts) | {
-        "ROWS": 8 if device.ascend else wide,
+        "ROWS": 8 if device.ascend else _rows_at_once(hidden * item),
         "ZEROERS": min(experts * parts, device.cores) if device.ascend else experts * parts,
         "LOAD": "",
         "STORE": "",
@@ -152,39 +151,61 @@ def gather_tokens(
     tile = feature_tile("gather by tokens", hidden, item, each, device)
     constants = _gather_constants(experts, top_k, hidden, tile, parts) | {
         "ZEROERS": 0 if device.ascend else experts * parts,
+        "UNROLL": not device.ascend and top_k <= MOST_UNROLLED,
         "LOAD": "",
         "STORE": "",
     }
-    if not device.ascend:
-        constants["TILE"] = min(tile, 2048)
-    constants, options = _overridden(constants, {} if device.ascend else {"num_warps": 4}, given)
+    warps = max(4, min(16, tile // 512))  # a row at once, 16 elements a thread
+    constants, options = _overridden(constants, {} if device.ascend else {"num_warps": warps}, given)
     programs, run = shared(tokens, device, constants["ZEROERS"])
     return Plan((device.cores if device.ascend else programs + constants["ZEROERS"],), run, constants, options)
 
 
+def scatter_form(assignments: int, top_k: int, device: Device) -> str:
+    """Implementation of the scatter that suits the sizes."""
+    if device.ascend:
+        return "sum"
+    return "blocks" if top_k == 1 else "search" if assignments <= SEARCHED[-1] else "sum"
+
+
 def scatter(
-    tokens: int, assignments: int, top_k: int, hidden: int, item: int, device: Device,
-    given: Mapping[str, Any] | None = None,
-) -> Plan:  # fmt: skip
-    """Plan for the sum of each token's rows.  BOUND > 0: a program finds its rows among all assignments itself."""
+    tokens: int, top_k: int, hidden: int, item: int, device: Device, given: Mapping[str, Any] | None = None
+) -> Plan:
+    """Plan for the sum of each token's rows."""
     # Input twice, its fp32 form, the sum and the sum carried over, and the result; unrolled, every input twice.
     tile = feature_tile("scatter", hidden, item, 20, device)
-    unroll = top_k <= MOST_UNROLLED and tile * (2 * item * top_k + 20) <= device.ub_bytes
-    constants = {
-        "TOP_K": top_k,
-        "HIDDEN": hidden,
-        "TILE": tile,
-        "BOUND": 0,
-        "UNROLL": unroll,
-        "LOAD": "",
-        "STORE": "",
-    }
+    unroll = top_k <= MOST_UNROLLED and (not device.ascend or tile * (2 * item * top_k + 20) <= device.ub_bytes)
+    constants = {"TOP_K": top_k, "HIDDEN": hidden, "TILE": tile, "UNROLL": unroll, "LOAD": ""}
     if not device.ascend:
-        constants["UNROLL"] = top_k <= MOST_UNROLLED
-        constants["TILE"] = min(tile, 2048)
-        constants["BOUND"] = SEARCHED if assignments <= SEARCHED else 0
+        constants["TILE"] = min(tile, 1024)
     constants, options = _overridden(constants, {} if device.ascend else {"num_warps": 4}, given)
     programs, run = shared(tokens, device)
+    return Plan((programs,), run, constants, options)
+
+
+def scatter_search(
+    tokens: int, top_k: int, hidden: int, item: int, device: Device, given: Mapping[str, Any] | None = None
+) -> Plan:
+    """Plan for sums whose rows are looked up among all assignments, a program a token and tile."""
+    bound = next((b for b in SEARCHED if tokens * top_k <= b), None)
+    if bound is None:
+        raise PlanError(f"scatter by search: {tokens * top_k} assignments; it takes at most {SEARCHED[-1]}")
+    tile = min(max(power_of_two(hidden), LEAST_TILE // item), 1024)
+    constants = {
+        "TOP_K": top_k, "HIDDEN": hidden, "TILE": tile, "BOUND": bound, "TERMS": power_of_two(top_k)
+    }  # fmt: skip
+    constants, options = _overridden(constants, {} if device.ascend else {"num_warps": 4}, given)
+    return Plan((tokens, -(-hidden // constants["TILE"])), 1, constants, options)
+
+
+def scatter_blocks(
+    assignments: int, hidden: int, item: int, device: Device, given: Mapping[str, Any] | None = None
+) -> Plan:
+    """Plan for a scatter of several rows at once, each to a token of its own."""
+    tile = min(max(power_of_two(hidden), LEAST_TILE // item), 2048)
+    constants = {"HIDDEN": hidden, "TILE": tile, "ROWS": _rows_at_once(hidden * item)}
+    constants, options = _overridden(constants, {} if device.ascend else {"num_warps": 4}, given)
+    programs, run = shared(-(-assignments // constants["ROWS"]), device)
     return Plan((programs,), run, constants, options)
 
 
@@ -209,8 +230,9 @@ def wgrad_tokens(
     constants = {"TOP_K": top_k, "HIDDEN": hidden, "TILE": tile}
     options = {}
     if not device.ascend:
-        constants |= {"TILE": min(tile, 1024), "BOUND": max(1, power_of_two(top_k)), "LOAD": ""}
-        options = {"num_warps": 8}
+        terms = power_of_two(top_k)
+        constants |= {"TILE": min(tile, max(256, min(2048, 4096 // terms))), "TERMS": terms, "LOAD": ""}
+        options = {"num_warps": 4}
     constants, options = _overridden(constants, options, given)
     programs, run = shared(tokens, device)
     return Plan((programs,), run, constants, options)
@@ -224,7 +246,7 @@ def wgrad_blocks(
     constants = {"TOP_K": top_k, "HIDDEN": hidden, "TILE": tile, "ROWS": 8 if device.ascend else 1, "LOAD": ""}
     constants, options = _overridden(constants, {} if device.ascend else {"num_warps": 4}, given)
     programs, run = shared(-(-assignments // constants["ROWS"]), device)
-    return Plan((programs,), run, constants, options)
+    return Plan((programs,), run, constants | {"ONCE": run == 1}, options)
 
 
 def wgrad_form(assignments: int, top_k: int, row_bytes: int, device: Device) -> str:
@@ -244,6 +266,11 @@ def _parts(experts: int, device: Device, row_bytes: int = 0) -> int:
     if device.ascend:
         return max(1, device.cores // experts)
     return max(1, min(64, power_of_two(128 * row_bytes // 32768), 16384 // experts))
+
+
+def _rows_at_once(row_bytes: int) -> int:
+    """Rows a GPU program takes at once: about 16 KiB."""
+    return max(1, min(16, power_of_two(16384 // row_bytes + 1) // 2))
 
 
 def _overridden(
