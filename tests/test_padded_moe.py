@@ -46,7 +46,7 @@ def test_route_sorts_stably_and_counts(given):
     actual = moe.route(**given, validate=True)
     for got, want in zip(actual, reference.route(**given)):
         assert got.dtype == torch.int32 and torch.equal(got, want)
-    indices, bin_ids, bins, padded_bins, counts = actual
+    indices, bin_ids, _, padded_bins, counts = actual
     chosen = given["expert_indices"].flatten()
     assert sorted(indices.tolist()) == list(range(len(chosen)))
     keys = list(zip(bin_ids.tolist(), indices.tolist()))
@@ -54,7 +54,7 @@ def test_route_sorts_stably_and_counts(given):
     assert int(counts.sum()) == len(chosen) and not (padded_bins % given["padding"]).any()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     routings(),
     st.integers(1, 40),
@@ -207,7 +207,9 @@ class TestClose:
     @pytest.mark.parametrize("dtype", [FP16, BF16, FP32], ids=str)
     def test_half_ulp_is_half_the_distance_to_the_next_value(self, dtype):
         value = torch.tensor([1.0, 1.5, 3.0, -7.0, 1e-3, 0.0, 2.0**-20], dtype=torch.float64).to(dtype)
-        step = torch.nextafter(value.float().abs().to(dtype), torch.tensor(float("inf"), dtype=dtype)) - value.abs()
+        step = (
+            torch.nextafter(value.float().abs().to(dtype), torch.tensor(float("inf"), dtype=dtype)) - value.abs()
+        )
         half = reference.half_ulp(value.double(), dtype)
         assert torch.equal(half * 2, step.double())
 
@@ -216,7 +218,12 @@ EDITS = {
     "bins fall": ("bins", 1, -1, r"bins\[1\]: expected values that never fall, got -1"),
     "bins miss assignments": ("bins", -1, 25, r"bins\[3\]: expected 26, the number of assignments, got 25"),
     "padded bins fall": ("padded_bins", 2, 1, r"padded_bins\[2\]: expected values that never fall"),
-    "room below the count": ("padded_bins", 0, 1, r"padded_bins\[0\]: expected room for the \d+ assignments of exp"),
+    "room below the count": (
+        "padded_bins",
+        0,
+        1,
+        r"padded_bins\[0\]: expected room for the \d+ assignments of exp",
+    ),
     "expert too large": ("bin_ids", -1, 4, r"bin_ids\[25\]: expected an expert between 0 and 3, got 4"),
     "expert negative": ("bin_ids", 0, -1, r"bin_ids\[0\]: expected an expert between 0 and 3, got -1"),
     "expert of another bin": ("bin_ids", 0, 3, r"bin_ids\[0\]: expected the expert whose bin holds"),
@@ -281,7 +288,11 @@ FORMS = {
     "no experts": ({"bins": lambda t: t[:0]}, ValueError, r"len\(bins\): expected at least 1, got 0"),
     "top_k zero": ({"top_k": 0}, ValueError, "top_k: expected at least 1, got 0"),
     "top_k a float": ({"top_k": 2.0}, TypeError, "top_k: expected an int, got float"),
-    "top_k no divisor": ({"top_k": 3}, ValueError, "indices: expected a multiple of top_k = 3 assignments, got 26"),
+    "top_k no divisor": (
+        {"top_k": 3},
+        ValueError,
+        "indices: expected a multiple of top_k = 3 assignments, got 26",
+    ),
     "another device": ({"bins": lambda t: t.to("meta")}, ValueError, "bins: expected a tensor on cpu"),
     "unknown impl": ({"impl": "nope"}, ValueError, "impl: expected one of"),
 }
@@ -369,7 +380,7 @@ def test_plans_keep_the_limits(on, hidden, item):
                 plan.gather_each(a, 64, top_k, hidden, item, True, on, one_each=True),
                 plan.gather_blocks(a, 64, top_k, hidden, item, on),
                 plan.gather_tokens(tokens, 64, top_k, hidden, item, True, on),
-                plan.scatter(tokens, a, top_k, hidden, item, on),
+                plan.scatter(tokens, top_k, hidden, item, on),
                 plan.wgrad_each(a, top_k, hidden, item, on),
                 plan.wgrad_blocks(a, top_k, hidden, item, on),
                 plan.wgrad_tokens(tokens, top_k, hidden, item, on),
@@ -391,7 +402,9 @@ def test_plans_keep_the_limits(on, hidden, item):
 
 
 def test_a_plan_that_does_not_fit_is_refused_with_its_bits():
-    with pytest.raises(PlanError, match=r"1 rows in tiles of 65536 elements need 3145728 bits of UB, Ascend910B1 has"):
+    with pytest.raises(
+        PlanError, match=r"1 rows in tiles of 65536 elements need 3145728 bits of UB, Ascend910B1 has"
+    ):
         plan.gather_each(8, 4, 1, 65536, 2, False, NPU, tile=65536)
     with pytest.raises(PlanError, match=r"2 rows of 20000 elements need \d+ bits of UB.*use impl='each'"):
         plan.gather_slices(8, 4, 1, 20000, 2, False, NPU)
@@ -399,12 +412,10 @@ def test_a_plan_that_does_not_fit_is_refused_with_its_bits():
 
 
 def key(launch: Launch):
-    """What decides whether a kernel is compiled again."""
-    skipped = {p.name for p in launch.kernel.params if p.do_not_specialize} if hasattr(launch.kernel, "params") else ()
-    sizes = {
-        n: (v == 1, v % 16 == 0) for n, v in launch.args.items() if isinstance(v, int) and n not in skipped
-    }
-    return launch.kernel.fn.__name__, tuple(launch.constants.items()), tuple(launch.options.items()), str(sizes)
+    """What decides whether Triton compiles a kernel again: constants, options and the classes of its integers."""
+    named = set(launch.kernel.rewriter.kwargs["do_not_specialize"] or ())
+    sizes = {n: (v == 1, v % 16 == 0) for n, v in launch.args.items() if isinstance(v, int) and n not in named}
+    return tuple(launch.constants.items()), tuple(launch.options.items()), tuple(sizes.items())
 
 
 A = [1, 2, 3, 5, 16, 17, 63, 64, 65, 127, 128, 129, 509, 1000, 1021, 1024, 2048, 4096, 8191, 65536]
@@ -469,15 +480,16 @@ def test_compiled_rows_wait_for_no_scalar_and_are_double_buffered(shape, dtype, 
     tokens, hidden, top_k, experts = shape
     done = compiled(tokens, dtype, weights, hidden, top_k, experts)
     for name in ("gather_kernel", "scatter_kernel", "wgrad_kernel", "place_each_kernel"):
-        launch, made = done[name]
+        _, made = done[name]
         assert made.status == "ok" and not made.notes, (name, made.message, made.notes)
         counts = static_counts(made.generic)
-        assert counts["scalar_waits_in_loops"] == 0, name
+        assert counts["sync"] == 0, name
         assert counts["double_buffers"] >= 1, name
         assert counts["ub_bytes"] <= NPU.ub_bytes
         if hidden % 16 == 0:
             # A row base in int32 would overflow: every product with the hidden size is in int64.
             products = [line for line in made.hivm.splitlines() if "arith.muli" in line and f"%c{hidden}_" in line]
+            assert products or name == "place_each_kernel"
             assert all(": i64" in line for line in products), name
 
 

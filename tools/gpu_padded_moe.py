@@ -353,7 +353,8 @@ def sweep_of(name, plans, copy):
         us = timed(sets, number_for(moved), ours, what, make(given), rounds=5)
         words = " ".join(f"{k}={v}" for k, v in given.items())
         print(
-            f"{kind} {us:.1f} us, moved {moved / us / 1e6 / copy:.1%}, least {least / us / 1e6 / copy:.1%}: {words}",
+            f"{kind} {us:.1f} us, moved {moved / us / 1e6 / copy:.1%}, "
+            f"least {least / us / 1e6 / copy:.1%}: {words}",
             flush=True,
         )
 

@@ -75,7 +75,8 @@ def place(assignments: int, device: Device) -> Plan:
     if device.ascend:
         programs, run = shared(assignments, device)
         return Plan((programs,), run)
-    return Plan((-(-assignments // 256),), 1, {"BLOCK": 256}, {"num_warps": 2})
+    programs, run = shared(-(-assignments // 256), device)
+    return Plan((programs,), run, {"BLOCK": 256}, {"num_warps": 2})
 
 
 def gather_form(assignments: int, top_k: int, row_bytes: int, device: Device) -> str:

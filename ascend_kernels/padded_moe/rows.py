@@ -62,13 +62,15 @@ def place_each_kernel(indices, bin_ids, bins, padded_bins, rows, assignments, ru
                 )
 
 
-@triton.jit(do_not_specialize=["assignments"])
-def place_block_kernel(indices, bin_ids, bins, padded_bins, rows, assignments, BLOCK: tl.constexpr):
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = i < assignments
-    expert = tl.load(bin_ids + i, mask=inside, other=0).to(tl.int32)
-    row = padded_row(i, expert, bins, padded_bins)
-    tl.store(rows + tl.load(indices + i, mask=inside, other=0), row, mask=inside)
+@triton.jit(do_not_specialize=["assignments", "run"])
+def place_block_kernel(indices, bin_ids, bins, padded_bins, rows, assignments, run, BLOCK: tl.constexpr):
+    first = tl.program_id(0) * run
+    for block in range(first, tl.minimum(first + run, tl.cdiv(assignments, BLOCK))):
+        i = block * BLOCK + tl.arange(0, BLOCK)
+        inside = i < assignments
+        expert = tl.load(bin_ids + i, mask=inside, other=0).to(tl.int32)
+        row = padded_row(i, expert, bins, padded_bins)
+        tl.store(rows + tl.load(indices + i, mask=inside, other=0), row, mask=inside)
 
 
 def place(
@@ -81,10 +83,8 @@ def place(
     kernel = place_each_kernel if here.ascend else place_block_kernel
     args = {
         "indices": indices, "bin_ids": bin_ids, "bins": bins, "padded_bins": padded_bins, "rows": rows,
-        "assignments": len(indices),
+        "assignments": len(indices), "run": made.run,
     }  # fmt: skip
-    if here.ascend:
-        args["run"] = made.run
     launch(kernel, made.grid, args, made.constants, **made.options)
     return rows
 
