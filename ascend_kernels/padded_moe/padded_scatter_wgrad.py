@@ -82,43 +82,50 @@ def wgrad_tokens_kernel(
 @triton.jit
 def dots(
     x, grad, indices, bin_ids, bins, padded_bins, out, assignments, block,
-    TOP_K: tl.constexpr, HIDDEN: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, LOAD: tl.constexpr,
+    TOP_K: tl.constexpr, HIDDEN: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """The dot products of a block of sorted positions."""
-    i = block * ROWS + tl.arange(0, ROWS)
-    inside = i < assignments
-    assignment = tl.load(indices + i, mask=inside, other=0).to(tl.int32)
-    expert = tl.load(bin_ids + i, mask=inside, other=0).to(tl.int32)
-    row = padded_row(i, expert, bins, padded_bins)
-    a = x + row.to(tl.int64)[:, None] * HIDDEN
-    b = grad + (assignment // TOP_K).to(tl.int64)[:, None] * HIDDEN
-    total = tl.zeros([ROWS, TILE], tl.float32)
-    for start in range(0, HIDDEN, TILE):
-        column = start + tl.arange(0, TILE)[None, :]
-        mask = inside[:, None] & (column < HIDDEN)
-        left = tl.load(a + column, mask=mask, other=0.0, eviction_policy=LOAD).to(tl.float32)
-        right = tl.load(b + column, mask=mask, other=0.0).to(tl.float32)
-        total += left * right
-    tl.store(out + assignment, tl.sum(total, axis=1).to(out.dtype.element_ty), mask=inside)
+    """The dot products of a block of sorted positions; of one position without masks for positions."""
+    if ROWS == 1:
+        assignment = tl.load(indices + block).to(tl.int32)
+        row = padded_row(block, tl.load(bin_ids + block).to(tl.int32), bins, padded_bins)
+        a = x + row.to(tl.int64) * HIDDEN
+        b = grad + (assignment // TOP_K).to(tl.int64) * HIDDEN
+        tl.store(out + assignment + tl.arange(0, 1), dot(a, b, HIDDEN, TILE).to(out.dtype.element_ty))
+    else:
+        i = block * ROWS + tl.arange(0, ROWS)
+        inside = i < assignments
+        assignment = tl.load(indices + i, mask=inside, other=0).to(tl.int32)
+        expert = tl.load(bin_ids + i, mask=inside, other=0).to(tl.int32)
+        row = padded_row(i, expert, bins, padded_bins)
+        a = x + row.to(tl.int64)[:, None] * HIDDEN
+        b = grad + (assignment // TOP_K).to(tl.int64)[:, None] * HIDDEN
+        total = tl.zeros([ROWS, TILE], tl.float32)
+        for start in range(0, HIDDEN, TILE):
+            column = start + tl.arange(0, TILE)[None, :]
+            mask = inside[:, None] & (column < HIDDEN)
+            left = tl.load(a + column, mask=mask, other=0.0).to(tl.float32)
+            right = tl.load(b + column, mask=mask, other=0.0).to(tl.float32)
+            total += left * right
+        tl.store(out + assignment, tl.sum(total, axis=1).to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=["assignments", "run"])
 def wgrad_block_kernel(
     x, grad, indices, bin_ids, bins, padded_bins, out, assignments, run,
-    TOP_K: tl.constexpr, HIDDEN: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, LOAD: tl.constexpr,
+    TOP_K: tl.constexpr, HIDDEN: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
     ONCE: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     if ONCE:
         dots(
             x, grad, indices, bin_ids, bins, padded_bins, out, assignments, program,
-            TOP_K, HIDDEN, TILE, ROWS, LOAD,
+            TOP_K, HIDDEN, TILE, ROWS,
         )  # fmt: skip
     else:
         for block in range(program * run, tl.minimum((program + 1) * run, tl.cdiv(assignments, ROWS))):
             dots(
                 x, grad, indices, bin_ids, bins, padded_bins, out, assignments, block,
-                TOP_K, HIDDEN, TILE, ROWS, LOAD,
+                TOP_K, HIDDEN, TILE, ROWS,
             )  # fmt: skip
 
 

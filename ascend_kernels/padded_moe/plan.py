@@ -75,8 +75,8 @@ def place(assignments: int, device: Device) -> Plan:
     if device.ascend:
         programs, run = shared(assignments, device)
         return Plan((programs,), run)
-    programs, run = shared(-(-assignments // 256), device)
-    return Plan((programs,), run, {"BLOCK": 256}, {"num_warps": 2})
+    programs, run = shared(-(-assignments // 128), device)
+    return Plan((programs,), run, {"BLOCK": 128}, {"num_warps": 4})
 
 
 def gather_form(assignments: int, top_k: int, row_bytes: int, device: Device) -> str:
@@ -156,8 +156,7 @@ def gather_tokens(
         "LOAD": "",
         "STORE": "",
     }
-    warps = max(4, min(16, tile // 512))  # a row at once, 16 elements a thread
-    constants, options = _overridden(constants, {} if device.ascend else {"num_warps": warps}, given)
+    constants, options = _overridden(constants, {} if device.ascend else _warps(tile), given)
     programs, run = shared(tokens, device, constants["ZEROERS"])
     return Plan((device.cores if device.ascend else programs + constants["ZEROERS"],), run, constants, options)
 
@@ -205,7 +204,8 @@ def scatter_blocks(
     """Plan for a scatter of several rows at once, each to a token of its own."""
     tile = min(max(power_of_two(hidden), LEAST_TILE // item), 2048)
     constants = {"HIDDEN": hidden, "TILE": tile, "ROWS": _rows_at_once(hidden * item)}
-    constants, options = _overridden(constants, {} if device.ascend else {"num_warps": 4}, given)
+    options = {} if device.ascend else _warps(tile * constants["ROWS"], most=4)
+    constants, options = _overridden(constants, options, given)
     programs, run = shared(-(-assignments // constants["ROWS"]), device)
     return Plan((programs,), run, constants, options)
 
@@ -242,10 +242,13 @@ def wgrad_tokens(
 def wgrad_blocks(
     assignments: int, top_k: int, hidden: int, item: int, device: Device, given: Mapping[str, Any] | None = None
 ) -> Plan:
-    """Plan for several dot products at once."""
-    tile = min(max(power_of_two(hidden), LEAST_TILE // item), 1024)
-    constants = {"TOP_K": top_k, "HIDDEN": hidden, "TILE": tile, "ROWS": 8 if device.ascend else 1, "LOAD": ""}
-    constants, options = _overridden(constants, {} if device.ascend else {"num_warps": 4}, given)
+    """Plan for several dot products at once: on a GPU one, its row at once where there are few of them."""
+    few = assignments <= 16 * device.cores
+    tile = min(max(power_of_two(hidden), LEAST_TILE // item), MOST_TILE if few else 1024)
+    constants = {"TOP_K": top_k, "HIDDEN": hidden, "TILE": tile, "ROWS": 1}
+    if device.ascend:
+        constants |= {"TILE": min(tile, 1024), "ROWS": 8}
+    constants, options = _overridden(constants, {} if device.ascend else _warps(tile), given)
     programs, run = shared(-(-assignments // constants["ROWS"]), device)
     return Plan((programs,), run, constants | {"ONCE": run == 1}, options)
 
@@ -270,8 +273,13 @@ def _parts(experts: int, device: Device, row_bytes: int = 0) -> int:
 
 
 def _rows_at_once(row_bytes: int) -> int:
-    """Rows a GPU program takes at once: about 16 KiB."""
-    return max(1, min(16, power_of_two(16384 // row_bytes + 1) // 2))
+    """Rows a GPU program takes at once: about 4 KiB."""
+    return max(1, min(16, power_of_two(4096 // row_bytes + 1) // 2))
+
+
+def _warps(elements: int, most: int = 16) -> dict[str, int]:
+    """Warps of a GPU program that holds so many elements at once: 16 of them a thread."""
+    return {"num_warps": max(1, min(most, elements // 512))}
 
 
 def _overridden(
