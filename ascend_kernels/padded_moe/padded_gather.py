@@ -112,16 +112,19 @@ def gather_slices_kernel(
             begin, end, shift = segment(expert, first, last, bins, padded_bins)
             for i in range(begin, end, ROWS):
                 together = tl.minimum(ROWS, end - i)
-                tile = tl.zeros([ROWS, TILE], out.dtype.element_ty)
-                for j in range(0, together):
-                    assignment = tl.load(indices + i + j).to(tl.int32)
-                    source = x + (assignment // TOP_K).to(tl.int64) * HIDDEN
-                    values = tl.load(source + lanes, mask=lanes < HIDDEN)
-                    if weights is not None:
-                        values = (values.to(tl.float32) * weight_of(weights, assignment)).to(out.dtype.element_ty)
-                    tile = tl.insert_slice(tile, values, [j, 0], [1, TILE], [1, 1])
-                target = out + (i + shift).to(tl.int64) * HIDDEN
-                tl.store(target + rows * HIDDEN + lanes, tile, mask=(rows < together) & (lanes < HIDDEN))
+                target = out + (i + shift).to(tl.int64) * HIDDEN + rows * HIDDEN
+                for start in range(0, HIDDEN, TILE):
+                    column = start + lanes
+                    tile = tl.zeros([ROWS, TILE], out.dtype.element_ty)
+                    for j in range(0, together):
+                        assignment = tl.load(indices + i + j).to(tl.int32)
+                        source = x + (assignment // TOP_K).to(tl.int64) * HIDDEN
+                        values = tl.load(source + column, mask=column < HIDDEN)
+                        if weights is not None:
+                            weight = weight_of(weights, assignment)
+                            values = (values.to(tl.float32) * weight).to(out.dtype.element_ty)
+                        tile = tl.insert_slice(tile, values, [j, 0], [1, TILE], [1, 1])
+                    tl.store(target + column, tile, mask=(rows < together) & (column < HIDDEN))
     zero_padding(
         out, bins, padded_bins, output_rows, program, tl.num_programs(0), EXPERTS, HIDDEN, ZEROS, PARTS
     )  # fmt: skip

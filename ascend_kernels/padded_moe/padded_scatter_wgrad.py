@@ -36,8 +36,8 @@ from .rows import padded_row, segment
 
 
 @triton.jit
-def dot(a, b, HIDDEN: tl.constexpr, TILE: tl.constexpr):
-    """Dot product of two rows, a tile of one element."""
+def products(a, b, HIDDEN: tl.constexpr, TILE: tl.constexpr):
+    """Products of two rows, added up tile by tile: the dot product is the sum of what is returned."""
     lanes = tl.arange(0, TILE)
     total = tl.zeros([TILE], tl.float32)
     for start in range(0, HIDDEN, TILE):
@@ -45,7 +45,7 @@ def dot(a, b, HIDDEN: tl.constexpr, TILE: tl.constexpr):
         left = tl.load(a + column, mask=column < HIDDEN, other=0.0).to(tl.float32)
         right = tl.load(b + column, mask=column < HIDDEN, other=0.0).to(tl.float32)
         total += left * right
-    return tl.sum(total[None, :], axis=1)
+    return total
 
 
 @triton.jit(do_not_specialize=["assignments", "run"])
@@ -62,7 +62,7 @@ def wgrad_kernel(
                 assignment = tl.load(indices + i).to(tl.int32)
                 a = x + (i + shift).to(tl.int64) * HIDDEN
                 b = grad + (assignment // TOP_K).to(tl.int64) * HIDDEN
-                total = dot(a, b, HIDDEN, TILE)
+                total = tl.sum(products(a, b, HIDDEN, TILE)[None, :], axis=1)
                 tl.store(out + assignment + tl.arange(0, 1), total.to(out.dtype.element_ty))
 
 
@@ -75,7 +75,7 @@ def wgrad_tokens_kernel(
         b = grad + tl.cast(token, tl.int64) * HIDDEN
         for k in range(0, TOP_K):
             a = x + tl.load(placed + token * TOP_K + k).to(tl.int64) * HIDDEN
-            total = dot(a, b, HIDDEN, TILE)
+            total = tl.sum(products(a, b, HIDDEN, TILE)[None, :], axis=1)
             tl.store(out + token * TOP_K + k + tl.arange(0, 1), total.to(out.dtype.element_ty))
 
 
@@ -90,7 +90,7 @@ def dots(
         row = padded_row(block, tl.load(bin_ids + block).to(tl.int32), bins, padded_bins)
         a = x + row.to(tl.int64) * HIDDEN
         b = grad + (assignment // TOP_K).to(tl.int64) * HIDDEN
-        tl.store(out + assignment + tl.arange(0, 1), dot(a, b, HIDDEN, TILE).to(out.dtype.element_ty))
+        tl.store(out + assignment, tl.sum(products(a, b, HIDDEN, TILE)).to(out.dtype.element_ty))
     else:
         i = block * ROWS + tl.arange(0, ROWS)
         inside = i < assignments

@@ -39,9 +39,7 @@ def power_of_two(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
-def feature_tile(
-    what: str, hidden: int, item: int, each: int, device: Device, tile: int | None = None, least_rows: int = 1
-) -> int:
+def feature_tile(what: str, hidden: int, item: int, each: int, device: Device, tile: int | None = None) -> int:
     """Elements of a feature tile: the whole row where UB takes it, a multiple of 32 bytes.
 
     each: bytes of UB an element of the tile costs, all buffers, double buffering and temporaries counted.
@@ -51,13 +49,13 @@ def feature_tile(
     limited = device.ascend
     if tile is None:
         tile = min(max(power_of_two(hidden), smallest), MOST_TILE)
-        while limited and tile > smallest and tile * least_rows * each > device.ub_bytes:
+        while limited and tile > smallest and tile * each > device.ub_bytes:
             tile //= 2
-    need, there = BITS * tile * least_rows * each, BITS * device.ub_bytes
+    need, there = BITS * tile * each, BITS * device.ub_bytes
     if limited and need > there:
         raise PlanError(
-            f"{what}: {least_rows} rows in tiles of {tile} elements need {need} bits of UB, "
-            f"{device.name} has {there}; take fewer or smaller tiles"
+            f"{what}: a tile of {tile} elements needs {need} bits of UB, "
+            f"{device.name} has {there}; take a smaller tile"
         )
     return tile
 
@@ -106,21 +104,13 @@ def gather_each(
 def gather_slices(
     assignments: int, experts: int, top_k: int, hidden: int, item: int, weighted: bool, device: Device
 ) -> Plan:
-    """Plan for a gather that stores several rows of an expert together.  A row must fit one tile."""
-    tile = max(power_of_two(hidden), LEAST_TILE // item)
-    each = item * 3 + (item * 2 + 2 * 4 if weighted else item * 2)
-    sub = SLICE_ROWS
-    while sub > 2 and BITS * tile * (sub * 2 * item + each) > BITS * device.ub_bytes:
-        sub //= 2
-    need = BITS * tile * (sub * 2 * item + each)
-    if need > BITS * device.ub_bytes:
-        raise PlanError(
-            f"gather by slices: {sub} rows of {hidden} elements need {need} bits of UB, {device.name} has "
-            f"{BITS * device.ub_bytes}; use impl='each'"
-        )
-    _, run = shared(-(-assignments // sub), device)
-    constants = _gather_constants(experts, top_k, hidden, tile, _parts(experts, device)) | {"ROWS": sub}
-    return Plan((device.cores,), run * sub, constants)
+    """Plan for a gather that stores several rows of an expert together."""
+    # The rows collected are held twice and zeroed once; one row as in gather_each.
+    each = SLICE_ROWS * 3 * item + item * 3 + (3 * 4 if weighted else 0)
+    tile = feature_tile("gather by slices", hidden, item, each, device)
+    _, run = shared(-(-assignments // SLICE_ROWS), device)
+    constants = _gather_constants(experts, top_k, hidden, tile, _parts(experts, device)) | {"ROWS": SLICE_ROWS}
+    return Plan((device.cores,), run * SLICE_ROWS, constants)
 
 
 def gather_blocks(

@@ -18,7 +18,7 @@ from .padded_gather import padded_gather, zero_padding
 from .padded_scatter import Sum, padded_scatter
 from .padded_scatter_wgrad import Blocks as WgradBlocks
 from .padded_scatter_wgrad import Each as WgradEach
-from .padded_scatter_wgrad import dot, padded_scatter_wgrad
+from .padded_scatter_wgrad import padded_scatter_wgrad, products
 from .rows import padded_row, segment, weight_of
 
 SMALL = 256  # elements of the tiles in twins that take several a row
@@ -227,7 +227,7 @@ def wgrad_lookup_kernel(
         row = padded_row(i, tl.load(bin_ids + i).to(tl.int32), bins, padded_bins)
         a = x + row.to(tl.int64) * HIDDEN
         b = grad + (assignment // TOP_K).to(tl.int64) * HIDDEN
-        total = dot(a, b, HIDDEN, TILE)
+        total = tl.sum(products(a, b, HIDDEN, TILE)[None, :], axis=1)
         tl.store(out + assignment + tl.arange(0, 1), total.to(out.dtype.element_ty))
 
 
@@ -244,7 +244,7 @@ def wgrad_masked_scalar_kernel(
         row = i - before + tl.load(padded_bins + expert - 1, mask=expert > 0, other=0).to(tl.int32)
         a = x + row.to(tl.int64) * HIDDEN
         b = grad + (assignment // TOP_K).to(tl.int64) * HIDDEN
-        total = dot(a, b, HIDDEN, TILE)
+        total = tl.sum(products(a, b, HIDDEN, TILE)[None, :], axis=1)
         tl.store(out + assignment + tl.arange(0, 1), total.to(out.dtype.element_ty))
 
 
