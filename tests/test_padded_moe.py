@@ -148,6 +148,25 @@ def test_a_gradient_that_nobody_wants_is_not_computed():
     assert {launch.kernel.fn.__name__ for launch in launches} == {"place_each_kernel", "scatter_kernel"}
 
 
+@pytest.mark.parametrize(
+    "case", ["small", "zipf", "top-3", "edges", "one-token", "hidden-33", "no-tokens", "waits"]
+)
+def test_plans_for_a_gpu_give_the_same_values(case, monkeypatch):
+    monkeypatch.setattr(device, "of", lambda _: GPU)
+    for name, more in {
+        "route": (),
+        "padded_gather": ("blocks", "tokens"),
+        "padded_scatter": ("search", "sum"),
+        "padded_scatter_wgrad": ("blocks", "tokens"),
+    }.items():
+        if case not in OPS[name].cases:
+            continue
+        for impl in ("planned" if more else "count", *more):
+            op = dataclasses.replace(OPS[name], implementations=(impl,))
+            verdict = gate.verify(op, case, impl, repeat=False)
+            assert verdict.ok, (name, impl, verdict.reason)
+
+
 def test_padding_rows_are_zero_on_a_poisoned_allocation():
     a = made("gather", 13, 33, 5, 2, "empty", padding=16, spare=9, weights=FP32)
     for impl in ("planned", "each", "slices", "tokens", "blocks"):
@@ -410,7 +429,7 @@ def test_a_plan_that_does_not_fit_is_refused_with_its_bits():
     )
     refuses(functools.partial(moe.padded_gather, impl=Each(tile=65536)), arguments, PlanError, words)
     assert plan.gather_each(8, 4, 1, 40000, 2, False, NPU).constants["TILE"] == 8192
-    assert plan.gather_each(8, 4, 1, 40000, 4, True, NPU).constants["TILE"] < 8192
+    assert plan.gather_slices(8, 4, 1, 40000, 4, True, NPU).constants["TILE"] < 8192
 
 
 def key(launch: Launch):
@@ -493,6 +512,24 @@ def test_compiled_rows_wait_for_no_scalar_and_are_double_buffered(shape, dtype, 
             products = [line for line in made.hivm.splitlines() if "arith.muli" in line and f"%c{hidden}_" in line]
             assert products or name == "place_each_kernel"
             assert all(": i64" in line for line in products), name
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize("weights", [None, FP32], ids=str)
+@pytest.mark.parametrize("hidden", [16, 1024, 7168])
+@pytest.mark.parametrize("impl", ["slices", "tokens"])
+def test_other_forms_of_the_gather_compile_as_planned(impl, hidden, weights):
+    from ascend_model import compile_kernel, static_counts
+
+    for dtype in (BF16, FP32):
+        arguments = made("gather", 6, hidden, 4, 2, padding=2, dtype=dtype, weights=weights)
+        seen: list[Launch] = []
+        with run_with(seen.append):
+            moe.padded_gather(**arguments, impl=impl)
+        done = compile_kernel(seen[-1].kernel, seen[-1].args, seen[-1].constants)
+        assert done.status == "ok" and not done.notes, (done.message, done.notes)
+        counts = static_counts(done.generic)
+        assert counts["sync"] == 0 and counts["double_buffers"] >= 1
 
 
 @pytest.mark.compiler
