@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import token_pool
+from .eagle import rows as eagle_rows
 from .harness.spec import Op
 from .token_pool import cases as token_pool_cases
 from .token_pool import reference as token_pool_reference
@@ -24,6 +25,7 @@ def _draft_bytes(arguments) -> int:
 
 
 _ROWS = (
+    *eagle_rows.ROWS,
     Op(
         name="assign_req_to_token_pool",
         family="token_pool",

@@ -30,7 +30,8 @@ def enable_on_cpu() -> None:
 
 
 def mend() -> None:
-    """fp32 -> bf16 rounds to nearest even (stock: truncates); a bf16 dot uses the values (stock: raw bits)."""
+    """fp32 -> bf16 rounds to nearest even (stock: truncates); a bf16 dot uses the values (stock: raw bits);
+    `tl.gather` works (triton-ascend's interpreter has none)."""
     import numpy as np
     import torch
     import triton.language as tl
@@ -61,3 +62,11 @@ def mend() -> None:
         return dot(self, widened(a), widened(b), *rest)
 
     builder.create_dot = dot_of_values
+
+    if not hasattr(builder, "create_gather"):
+
+        def gathered(self, source, index, axis):
+            values = np.take_along_axis(source.data, index.data.astype(np.int64), axis)
+            return interpreter.TensorHandle(values, source.dtype.scalar)
+
+        builder.create_gather = gathered

@@ -1,0 +1,85 @@
+"""Launch plans of the EAGLE ops.  Pure: sizes and a device in, grid and constants out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..harness.device import Device
+from ..harness.spec import PlanError
+
+EXACT = 2**24  # integers of smaller size are exact in fp32, in which lanes are compared on Ascend
+GATHER_TILE = 4096  # words of a table kept on chip while lanes pick from it
+BITS = 8
+
+
+@dataclass(frozen=True)
+class Plan:
+    """programs: size of the grid.  rows: requests, or elements, a program takes at once.  tile: lanes of a
+    tile, a power of two."""
+
+    programs: int
+    rows: int
+    tile: int
+
+
+def power_of_two(n: int) -> int:
+    """Smallest power of two at or above n (1 for n below 1)."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def programs(jobs: int, device: Device) -> int:
+    """One program a job on a GPU; on Ascend at most one a core, each taking every so-many-th job."""
+    return min(jobs, device.cores if device.ascend else device.grid_limit)
+
+
+def new_verified(requests: int, drafts: int, words: int, device: Device) -> Plan:
+    """Requests whose draft tokens fit one gather tile.  Raises PlanError when one request alone does not."""
+    drafts_words = drafts * words
+    most = 4 * GATHER_TILE
+    if drafts_words > most:
+        raise PlanError(
+            f"{drafts} draft tokens of {4 * words} bytes a request need {32 * drafts_words} bits of UB, "
+            f"a gather tile has {32 * most}"
+        )
+    rows = max(1, min(64, GATHER_TILE // power_of_two(drafts_words), power_of_two(-(-requests // device.cores))))
+    return Plan(programs(-(-requests // rows), device), rows, power_of_two(rows * drafts_words))
+
+
+def compaction(n: int, slots: int, words: int, device: Device) -> Plan:
+    """Blocks of 64 entries, whose order is found by comparing all pairs.  Raises PlanError above 2**24."""
+    if max(n, slots * words) > EXACT:
+        raise PlanError(f"{max(n, slots)} entries; positions are exact up to {EXACT // words}")
+    rows = 64
+    tile = min(GATHER_TILE, power_of_two(max(slots * words, 2 * rows)))
+    return Plan(programs(-(-n // rows), device), rows, tile)
+
+
+def choose(requests: int, topk: int, device: Device) -> Plan:
+    """Requests a program compares at once: as many as the cores leave, up to a tile of 256 candidates.
+
+    Raises PlanError for a topk whose k*k candidates do not fit."""
+    side = power_of_two(topk)
+    if side > 16:
+        raise PlanError(
+            f"topk {topk}: {side * side} padded candidates a request need {side * side * 64 * 4 * BITS} bits of "
+            f"UB, {device.name} has {device.ub_bytes * BITS}"
+        )
+    rows = max(1, min(256 // (side * side), 4, power_of_two(-(-requests // device.cores))))
+    return Plan(programs(-(-requests // rows), device), rows, side)
+
+
+def hidden_block(width: int, item: int) -> int:
+    """Elements of a hidden-state row copied at once: at most 8 KiB, so that two buffers fit beside the rest."""
+    return min(power_of_two(width), 8192 // item)
+
+
+def vocabulary(rows: int, vocab: int, device: Device, block: int = 1024) -> Plan:
+    """One row a program at a time, in blocks of the vocabulary; a block is compared with eight bounds at once."""
+    if vocab > EXACT:
+        raise PlanError(f"a vocabulary of {vocab}; token numbers are exact up to {EXACT}")
+    return Plan(programs(rows, device), 1, min(block, power_of_two(vocab)))
+
+
+def trees(requests: int, nodes: int, device: Device) -> Plan:
+    """One request a program at a time."""
+    return Plan(programs(requests, device), 1, power_of_two(nodes))
