@@ -55,6 +55,7 @@ DTYPES = {
 LOCATION_LINE = re.compile(r"^#loc\d* = .*\n?", re.M)
 LOCATION_USE = re.compile(r' loc\((?:[^()"]|"(?:[^"\\]|\\.)*"|\((?:[^()"]|"(?:[^"\\]|\\.)*"|\([^()]*\))*\))*\)')
 LOCATION_FILE = re.compile(r'(loc\(")((?:[^"\\]|\\.)*)(")')
+TELLING = re.compile(r"error:|[Aa]ssert|UNREACHABLE|LLVM ERROR|encountered|unsupported operation|dyn_cast|Error: ")
 HIVMC = re.compile(r"hivmc|Failed to run BiShengIR pipeline|BiShengIR pipeline")
 
 
@@ -118,7 +119,8 @@ def compile_kernel(
     made = Compiled(OK, "", name, target, version, toolchain.triton_ascend_version() or "")
     answer = WORKER.ask(request, timeout)
     if "error" in answer:
-        return dataclasses.replace(made, status=answer["error"], message=_first_words(answer["message"]))
+        words = _first_words(_telling(shorten_paths(answer["message"], request["path"])))
+        return dataclasses.replace(made, status=answer["error"], message=words)
     linalg = portable_locations(answer["linalg"], request["path"])
     flags = [f"--target={target}", *FLAGS]
     bare = strip_locations(linalg)
@@ -152,8 +154,12 @@ def describe(
         "arguments": {name: _argument(name, value) for name, value in args.items()},
         "constants": {name: _constant(name, value) for name, value in constants.items()},
         "options": dict(options),
-        "path": [os.path.abspath(entry) for entry in sys.path if os.path.isdir(entry or ".")],
+        "path": _import_path(),
     }
+
+
+def _import_path() -> list[str]:
+    return [os.path.abspath(entry) for entry in sys.path if os.path.isdir(entry or ".")]
 
 
 def _place(function: Any) -> dict[str, Any]:
@@ -249,11 +255,11 @@ class Worker:
         environment["TRITON_INTERPRET"] = "0"
         environment["TRITON_DISABLE_LINE_INFO"] = "false"
         environment["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
-        root = str(Path(__file__).resolve().parent.parent)
-        environment["PYTHONPATH"] = os.pathsep.join([root, environment.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+        # The same search order as here: two copies of a package may be on it.
+        environment["PYTHONPATH"] = os.pathsep.join(_import_path())
         self.errors = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "ascend_model.lower"],
+            [sys.executable, str(Path(__file__).with_name("lower.py"))],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
             text=True, env=environment,
         )  # fmt: skip
@@ -344,7 +350,9 @@ def run_compiler(linalg: str, flags: list[str], version: str, timeout: float) ->
         )  # fmt: skip
         if generic.returncode:
             return _failure(COMPILE_FAILED, "bishengir-opt: " + _first_words(generic.stderr), notes)
-        return {"status": OK, "message": "", "hivm": hivm, "generic": generic.stdout, "notes": notes}
+        # Locations that the compiler made up name its input file; its folder is another at every run.
+        hivm, text = (form.replace(folder + os.sep, "") for form in (hivm, generic.stdout))
+        return {"status": OK, "message": "", "hivm": hivm, "generic": text, "notes": notes}
 
 
 def _failure(status: str, message: str, notes: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -369,17 +377,21 @@ def strip_locations(text: str) -> str:
 
 def portable_locations(text: str, path: list[str]) -> str:
     """MLIR text whose location files are relative to the import path, the same on every machine."""
-    roots = sorted((p.rstrip(os.sep) + os.sep for p in path), key=len, reverse=True)
+    return LOCATION_FILE.sub(lambda match: match[1] + shorten_paths(match[2], path) + match[3], text)
 
-    def shorten(match: re.Match[str]) -> str:
-        file = match[2]
-        for root in roots:
-            if file.startswith(root):
-                file = file[len(root) :]
-                break
-        return match[1] + file + match[3]
 
-    return LOCATION_FILE.sub(shorten, text)
+def shorten_paths(text: str, path: list[str]) -> str:
+    """Text without the import path's folders in front of file names."""
+    for root in sorted({entry.rstrip(os.sep) + os.sep for entry in path}, key=len, reverse=True):
+        text = text.replace(root, "")
+    return text
+
+
+def _telling(text: str) -> str:
+    """The lines of a compiler's last words that say what happened, in front of the dump it printed."""
+    lines = text.splitlines()
+    telling = [line for line in lines if TELLING.search(line)]
+    return "\n".join([*telling, *(line for line in lines if line not in telling)])
 
 
 def _first_words(text: str, most: int = 40) -> str:

@@ -22,9 +22,7 @@ FILES: dict[str, int] = {}  # source file -> its time when imported; a changed o
 
 def load_kernel(request: dict[str, Any]):
     """The jitted function named by module, file and qualified name."""
-    for entry in reversed(request["path"]):
-        if entry not in sys.path:
-            sys.path.insert(0, entry)
+    sys.path[:] = request["path"]
     name, file = request["module"], request["file"]
     module = None
     if name != "__main__" and not name.startswith("_ascend_model_file_"):
@@ -87,9 +85,10 @@ def lower(request: dict[str, Any]) -> dict[str, Any]:
     from triton.backends.ascend.compiler import AscendBackend, make_ttir, ttir_to_linalg
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
+    from triton.runtime.jit import JITFunction
 
     kernel = load_kernel(request)
-    while not hasattr(kernel, "cache_key"):
+    while not isinstance(kernel, JITFunction):
         kernel = kernel.fn  # autotuner, heuristics
     target = GPUTarget("npu", request["target"], 0)
     backend = AscendBackend(target)

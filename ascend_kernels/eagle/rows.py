@@ -56,7 +56,7 @@ def _verify_bytes(a) -> int:
 
 
 def _sampling_bytes(a) -> int:
-    requests, nodes, vocab = a["target_probs"].shape
+    requests, _, vocab = a["target_probs"].shape
     coins = _bytes(a["uniform_samples"], a["uniform_samples_for_final_sampling"])
     return _tree_bytes(a) + coins + 4 * requests * vocab
 

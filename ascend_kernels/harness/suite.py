@@ -1,0 +1,264 @@
+"""asv suites from registry rows.  A benchmark module is three lines:
+
+    FAMILY = Family("token_pool", OPS)
+    def setup_cache(): return FAMILY.prepare()
+    globals().update(FAMILY.suites(__name__))
+
+One process (asv's setup_cache) gives every verdict of the family and, where it is ok, every number; the
+`track_` functions only hand them out, so that a wrong kernel never gets a number and the numbers of one case
+are taken side by side.  Verdicts and reasons go to a sidecar beside asv's results, since asv keeps neither.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import device
+from .gate import Verdict, verify
+from .model import Modelled
+from .spec import CRASHED, OK, UNSUPPORTED, Op
+
+MEASURED = {
+    # metric -> kind of sample, label
+    "device_time": ("warm", "device time, inputs in L2"),
+    "device_time_cold": ("cold", "device time, inputs beyond L2"),
+    "host_time": ("host", "host time until the call returns"),
+}
+VERSION = "1"  # of every benchmark; raised by hand when a number stops meaning what it meant
+
+
+@dataclass(frozen=True)
+class Family:
+    """The ops of one family, as asv suites: `Modelled<Op>` and, where there is a device, `Measured<Op>`.
+
+    cases: "quick", "timed" or "all" (`ASCEND_PERF_CASES`); modelled suites use the quick cases by default.
+    """
+
+    name: str
+    ops: Mapping[str, Op]
+
+    def rows(self) -> list[Op]:
+        """Ops of this family, those that `ASCEND_PERF_OPS` (comma-separated names) leaves in."""
+        only = {n for n in os.environ.get("ASCEND_PERF_OPS", "").split(",") if n}
+        return [op for op in self.ops.values() if op.family == self.name and (not only or op.name in only)]
+
+    def prepare(self) -> dict[str, Any]:
+        """Verdicts and numbers of the whole family: suite -> (case, implementation) -> entry."""
+        prepared = {}
+        for op in self.rows():
+            if can_model():
+                prepared[suite_name("Modelled", op)] = _prepare(op, modelled_cases(op), _model_entry)
+            if device.current().present:
+                prepared[suite_name("Measured", op)] = _measure_all(op)
+        return prepared
+
+    def suites(self, module: str) -> dict[str, Any]:
+        """Classes for the namespace of the benchmark module, and a stand-in for ops an old commit lacks."""
+        found: dict[str, Any] = {"__getattr__": _absent(module)}
+        for op in self.ops.values():
+            if op.family != self.name:
+                continue
+            if can_model():
+                found[suite_name("Modelled", op)] = _suite(
+                    "Modelled", op, modelled_cases(op), _modelled_metrics(), module
+                )
+            if device.current().present:
+                metrics = {name: ("us", kind) for name, (kind, _) in MEASURED.items()}
+                found[suite_name("Measured", op)] = _suite("Measured", op, op.timed_cases(), metrics, module)
+        return found
+
+
+def can_model() -> bool:
+    """Whether the Ascend compiler is here."""
+    from ascend_model import toolchain
+
+    return bool(toolchain.available_versions()) and toolchain.triton_ascend_version() is not None
+
+
+def suite_name(kind: str, op: Op) -> str:
+    """`ModelledAssignReqToTokenPool`."""
+    return kind + "".join(part.capitalize() for part in op.name.split("_"))
+
+
+def modelled_cases(op: Op) -> list[str]:
+    """Ids of the cases the model runs: `ASCEND_PERF_CASES` = quick (default), timed or all."""
+    which = os.environ.get("ASCEND_PERF_CASES", "quick")
+    if which == "all":
+        return list(op.cases)
+    return op.timed_cases() if which == "timed" else op.quick_cases()
+
+
+def _modelled_metrics() -> dict[str, tuple[str, str]]:
+    from ascend_model import METRICS
+
+    return {name: (f"{metric.unit} (modelled)", name) for name, metric in METRICS.items()}
+
+
+def _suite(kind: str, op: Op, cases: list[str], metrics: dict[str, tuple[str, str]], module: str) -> type:
+    name = suite_name(kind, op)
+
+    def setup(self, prepared: dict, case: str, impl: str) -> None:
+        entry = prepared.get(name, {}).get((case, impl))
+        if entry is None or entry["state"] == UNSUPPORTED:
+            raise NotImplementedError("not at this commit" if entry is None else entry["reason"])
+
+    body: dict[str, Any] = {
+        "__module__": module,
+        "__doc__": f"{kind} numbers of {op.name}.",
+        "params": [cases, list(op.calls())],
+        "param_names": ["case", "impl"],
+        "timeout": 3600,
+        "setup": setup,
+    }
+    for metric, (unit, key) in metrics.items():
+        body[f"track_{metric}"] = _track(name, metric, unit, key)
+    return type(name, (), body)
+
+
+def _track(suite: str, metric: str, unit: str, key: str) -> Callable[..., Any]:
+    def track(self, prepared: dict, case: str, impl: str) -> Any:
+        entry = prepared[suite][case, impl]
+        if entry["state"] != OK:
+            raise RuntimeError(f"{entry['state']}: {entry['reason']}")
+        return entry["values"][key]
+
+    track.__name__ = f"track_{metric}"
+    track.unit = unit
+    track.version = VERSION
+    track.pretty_source = f"{suite}.{metric}"
+    return track
+
+
+def _absent(module: str) -> Callable[[str], Any]:
+    """Lets asv run a benchmark of an op that the installed commit does not have: skipped, not failed."""
+
+    def stand_in(name: str) -> Any:
+        if not name.startswith(("Modelled", "Measured")):
+            raise AttributeError(f"module {module} has no attribute {name}")
+
+        def setup(self, *_: Any) -> None:
+            raise NotImplementedError("this commit has no such op")
+
+        def track(self, *_: Any) -> float:
+            raise NotImplementedError
+
+        metrics = [*_modelled_metrics()] if name.startswith("Modelled") and can_model() else [*MEASURED]
+        return type(name, (), {"setup": setup, **{f"track_{m}": track for m in metrics}, "__module__": module})
+
+    return stand_in
+
+
+def _prepare(
+    op: Op, cases: Iterable[str], entry_of: Callable[[Op, str, str], dict[str, Any]]
+) -> dict[tuple[str, str], dict[str, Any]]:
+    entries = {}
+    for case in cases:
+        for impl in op.calls():
+            # Written first, so that a death of this process is on record too.
+            _record(op, "Modelled", case, impl, {"state": CRASHED, "reason": "the process ended before a verdict"})
+            entries[case, impl] = entry = _guarded(entry_of, op, case, impl)
+            _record(op, "Modelled", case, impl, entry)
+    return entries
+
+
+def _guarded(entry_of: Callable[[Op, str, str], dict[str, Any]], op: Op, case: str, impl: str) -> dict[str, Any]:
+    try:
+        return entry_of(op, case, impl)
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(place.filename).name}:{place.lineno}"
+        return {"state": CRASHED, "reason": f"{type(error).__name__}: {error} ({where})"}
+
+
+def _model_entry(op: Op, case: str, impl: str) -> dict[str, Any]:
+    """Verdict from executing the compiled code, and its counts and cycles."""
+    from ascend_model import combined
+
+    runner = Modelled(unsafe=impl in op.twins)
+    # Executing compiled code is deterministic; a second run could only repeat the first.
+    verdict = verify(op, case, impl, runner, repeat=False)
+    entry = _entry(verdict)
+    entry["code"] = "+".join(dict.fromkeys(done.compiled.code[:16] for done in runner.simulations))
+    entry["notes"] = [note for done in runner.simulations for note in done.notes]
+    entry["launches"] = len(runner.simulations)
+    if verdict.ok:
+        entry["values"] = combined(runner.simulations)
+    return entry
+
+
+def _measure_all(op: Op) -> dict[tuple[str, str], dict[str, Any]]:
+    from . import timing
+
+    entries: dict[tuple[str, str], dict[str, Any]] = {}
+    place = device.kind()
+    for case in op.timed_cases():
+        right = {}
+        for impl, call in op.calls().items():
+            _record(op, "Measured", case, impl, {"state": CRASHED, "reason": "the process ended before a verdict"})
+            entries[case, impl] = _guarded(lambda o, c, i: _entry(verify(o, c, i)), op, case, impl)
+            if entries[case, impl]["state"] == OK:
+                right[impl] = call
+        try:
+            timed = timing.measure(right, op.cases[case].arguments(), place)
+        except Exception as error:
+            for impl in right:
+                entries[case, impl] = {"state": CRASHED, "reason": f"{type(error).__name__}: {error}"}
+            timed = {}
+        for impl, one in timed.items():
+            samples = {kind: list(getattr(one, kind)) for kind, _ in MEASURED.values()}
+            entries[case, impl]["values"] = {k: {"samples": v, "number": one.number} for k, v in samples.items()}
+        for impl in op.calls():
+            _record(op, "Measured", case, impl, entries[case, impl])
+    return entries
+
+
+def _entry(verdict: Verdict) -> dict[str, Any]:
+    return {"state": verdict.state, "reason": verdict.reason, "findings": list(verdict.findings)}
+
+
+def _record(op: Op, kind: str, case: str, impl: str, entry: Mapping[str, Any]) -> None:
+    """Append one line to the sidecar `<results>/states/<commit>.jsonl`; the last line of a key counts."""
+    folder, commit = os.environ.get("ASCEND_PERF_RESULTS"), os.environ.get("ASV_COMMIT")
+    if not folder or not commit:
+        return
+    line = {
+        "version": 1,
+        "commit": commit,
+        "suite": f"bench_{op.family}.{suite_name(kind, op)}",
+        "op": op.name,
+        "case": case,
+        "impl": impl,
+        "role": "twin" if impl in op.twins else "op",
+        "pattern": op.twins[impl].pattern if impl in op.twins else "",
+        "state": entry["state"],
+        "reason": entry["reason"][:2000],
+        "code": entry.get("code", ""),
+        "findings": [f[:500] for f in entry.get("findings", [])[:20]],
+        "notes": entry.get("notes", [])[:20],
+        "versions": _versions(),
+        "machine": os.environ.get("ASCEND_PERF_MACHINE", ""),
+        "at": int(time.time() * 1000),
+    }
+    place = Path(folder, "states", f"{commit}.jsonl")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    # One write of one line: two environments may append to the same file.
+    with open(place, "ab", buffering=0) as file:
+        file.write((json.dumps(line) + "\n").encode())
+
+
+def _versions() -> dict[str, str]:
+    from ascend_model import MODEL_VERSION, toolchain
+
+    found = {"ascend-model": MODEL_VERSION, "python": f"{sys.version_info[0]}.{sys.version_info[1]}"}
+    if can_model():
+        found["triton-ascend"] = toolchain.triton_ascend_version() or ""
+        found["ascendnpu-ir"] = toolchain.default_version()
+    return found

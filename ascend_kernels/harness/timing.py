@@ -1,0 +1,178 @@
+"""Device time and host time of calls, on NPU and CUDA through one code path.
+
+Device time comes from events around a replayed graph of calls, so that the host's launch cost is not in it;
+where a device cannot capture a graph, from events behind a backlog that is longer than the host needs to queue
+the calls.  Implementations are interleaved round by round, so that a clock that drifts moves all of them.
+A region in which something was compiled is no measurement and is refused.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .spec import Arguments
+
+MOST_SETS = 64  # copies of the inputs that a cold measurement walks through
+SAMPLE_US = 200.0  # a sample lasts at least about this long, far above the resolution of an event
+
+
+class TimingError(RuntimeError):
+    """A measurement that would not mean what its name says."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Samples in microseconds a call.  warm: one input set, replayed.  cold: input sets that together exceed the
+    L2 cache.  host: until the call returned, the device idle before.  number: calls in a device sample."""
+
+    warm: tuple[float, ...]
+    cold: tuple[float, ...]
+    host: tuple[float, ...]
+    number: int
+    by_graph: bool
+
+    def median(self, which: str = "warm") -> float:
+        """Median of one kind of sample, microseconds."""
+        return statistics.median(getattr(self, which))
+
+
+def measure(
+    calls: Mapping[str, Callable[..., Any]],
+    arguments: Arguments,
+    place: str,
+    *,
+    rounds: int = 15,
+) -> dict[str, Timing]:
+    """Time each call on copies of `arguments` on device `place` ("cuda" or "npu").
+
+    Every call is first run twice outside the timed region, which compiles it.  Raises TimingError when a kernel
+    was compiled inside a timed region.
+    """
+    module = torch.get_device_module(place)
+    sets = _input_sets(arguments, place, module)
+    for call in calls.values():
+        for _ in range(2):
+            call(**sets[0])
+    module.synchronize()
+    compiled = compile_count()
+    number = {name: _calls_for(call, sets[0], module) for name, call in calls.items()}
+    warm = {name: _region(call, sets[:1], number[name], place, module) for name, call in calls.items()}
+    cold = {name: _region(call, sets, max(number[name], len(sets)), place, module) for name, call in calls.items()}
+    samples: dict[str, dict[str, list[float]]] = {n: {"warm": [], "cold": [], "host": []} for n in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            samples[name]["warm"].append(warm[name].sample())
+            samples[name]["cold"].append(cold[name].sample())
+            module.synchronize()
+            begin = time.perf_counter()
+            call(**sets[0])
+            samples[name]["host"].append((time.perf_counter() - begin) * 1e6)
+    module.synchronize()
+    if compile_count() != compiled:
+        raise TimingError("a kernel was compiled inside a timed region; its samples mean nothing")
+    return {
+        name: Timing(
+            tuple(s["warm"]), tuple(s["cold"]), tuple(s["host"]), number[name], warm[name].graph is not None
+        )
+        for name, s in samples.items()
+    }
+
+
+def compile_count() -> int:
+    """Kernels that triton has compiled or loaded in this process so far."""
+    return _COMPILED[0] if _COMPILED else _watch_compiles()
+
+
+_COMPILED: list[int] = []
+
+
+def _watch_compiles() -> int:
+    import triton
+
+    _COMPILED.append(0)
+
+    def seen(*_, **__) -> None:
+        _COMPILED[0] += 1
+
+    knobs = getattr(triton, "knobs", None)
+    if knobs is not None and hasattr(knobs.runtime, "jit_post_compile_hook"):
+        knobs.runtime.jit_post_compile_hook = seen
+    else:
+        triton.JITFunction.compiled_hook = seen
+    return 0
+
+
+def _input_sets(arguments: Arguments, place: str, module: Any) -> list[Arguments]:
+    size = sum(v.numel() * v.element_size() for v in arguments.values() if isinstance(v, torch.Tensor))
+    cache = getattr(module.get_device_properties(0), "L2_cache_size", 0) or 192 << 20
+    count = int(min(MOST_SETS, max(2, -(-2 * cache // max(1, size)))))
+
+    def copy(value: Any) -> Any:
+        # Only a copy of the storage keeps strides and padding.
+        if not isinstance(value, torch.Tensor):
+            return value
+        storage = torch.empty(0, dtype=value.dtype).set_(value.untyped_storage()).to(place).clone()
+        return storage.as_strided(value.shape, value.stride(), value.storage_offset())
+
+    return [{k: copy(v) for k, v in arguments.items()} for _ in range(count)]
+
+
+@dataclass
+class _Region:
+    calls: Callable[[], None]
+    number: int
+    module: Any
+    graph: Any
+
+    def sample(self) -> float:
+        """Microseconds a call."""
+        begin, end = (self.module.Event(enable_timing=True) for _ in range(2))
+        if self.graph is None:
+            sleep = getattr(self.module, "_sleep", None)
+            if sleep is not None:
+                sleep(int(2e6))  # cycles; the host queues the calls meanwhile
+        begin.record()
+        self.calls() if self.graph is None else self.graph.replay()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) * 1e3 / self.number
+
+
+def _region(call: Callable[..., Any], sets: list[Arguments], number: int, place: str, module: Any) -> _Region:
+    def calls() -> None:
+        for i in range(number):
+            call(**sets[i % len(sets)])
+
+    kind = getattr(module, "CUDAGraph" if place == "cuda" else "NPUGraph", None)
+    graph = None
+    if kind is not None:
+        try:
+            graph = kind()
+            with module.graph(graph):
+                calls()
+            graph.replay()
+            module.synchronize()
+        except RuntimeError:  # the call waits for the device or copies from the host: no graph of it
+            graph = None
+            module.synchronize()
+    if graph is None:
+        calls()
+        module.synchronize()
+    return _Region(calls, number, module, graph)
+
+
+def _calls_for(call: Callable[..., Any], arguments: Arguments, module: Any) -> int:
+    begin, end = (module.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(10):
+        call(**arguments)
+    end.record()
+    end.synchronize()
+    each = begin.elapsed_time(end) * 1e3 / 10
+    return int(min(200, max(1, -(-SAMPLE_US // max(each, 1e-3)))))
