@@ -230,9 +230,7 @@ class Machine:
         self.places = places
         self.ub = np.zeros(UB_BYTES, np.uint8)
         self.numpy = {code: self.ub.view(kind) for code, kind in NUMPY_TYPE.items()}
-        self.view = {
-            code: memoryview(self.numpy["bf16" if code == "f16" else code]) for code in VIEW_CODE
-        }
+        self.view = {code: memoryview(self.numpy["bf16" if code == "f16" else code]) for code in VIEW_CODE}
         self.shadow_bytes = bytearray(b"\1") * UB_BYTES
         self.shadow = np.frombuffer(self.shadow_bytes, np.uint8)
         self.allocs: list[Alloc] = []

@@ -116,9 +116,7 @@ def change_points_of(
     values = np.asarray(values, float)
     count = len(values)
     directions = [direction] * count if isinstance(direction, str) else list(direction)
-    least = (
-        [threshold] * count if threshold is None or isinstance(threshold, (int, float)) else list(threshold)
-    )
+    least = [threshold] * count if threshold is None or isinstance(threshold, (int, float)) else list(threshold)
     if deterministic:
         found = [_exact(row, way) for row, way in zip(values, directions)]
     else:
@@ -126,9 +124,7 @@ def change_points_of(
         for rows, batch, spread, kept in _batches(values, intervals):
             for row, jumps in zip(rows, _history(batch, spread, confidence, [directions[r] for r in rows])):
                 found[row] = [_moved(jump, kept[row]) for jump in jumps]
-    return [
-        [jump for jump in jumps if abs(jump.size) >= (limit or 0.0)] for jumps, limit in zip(found, least)
-    ]
+    return [[jump for jump in jumps if abs(jump.size) >= (limit or 0.0)] for jumps, limit in zip(found, least)]
 
 
 def newest_alert(
@@ -165,9 +161,7 @@ def newest_alerts(
     values = np.asarray(values, float)
     count = len(values)
     directions = [direction] * count if isinstance(direction, str) else list(direction)
-    least = (
-        [threshold] * count if threshold is None or isinstance(threshold, (int, float)) else list(threshold)
-    )
+    least = [threshold] * count if threshold is None or isinstance(threshold, (int, float)) else list(threshold)
     found: list[ChangePoint | None] = [None] * count
     if deterministic:
         for row, (points, way) in enumerate(zip(values, directions)):
@@ -180,8 +174,7 @@ def newest_alerts(
             for row, jump in zip(rows, _alerts(batch, spread, confidence, ways)):
                 found[row] = jump and _moved(jump, kept[row])
     return [
-        jump if jump is None or abs(jump.size) >= (limit or 0.0) else None
-        for jump, limit in zip(found, least)
+        jump if jump is None or abs(jump.size) >= (limit or 0.0) else None for jump, limit in zip(found, least)
     ]
 
 
