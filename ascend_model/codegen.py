@@ -778,12 +778,8 @@ class Generator:
             offset, sizes, strides = (
                 self.mixed(op, k, dynamic) for k in ("static_offsets", "static_sizes", "static_strides")
             )
-            base: int | str = 0
-            if source.space == "ub":
-                assert source.root_index is not None
-                base = self.allocs[source.root_index].lo * 8 // ELEMENT_BITS[source.elem]
             self.cost("scalar.address")
-            start = self.total([(offset[0], 1)], base)
+            start = self.total([(offset[0], 1)], self.base(source))
             self.env[op.results[0]] = Memory(
                 source.space, source.elem, source.root, start, tuple(sizes), tuple(strides), source.root_index
             )
@@ -810,6 +806,8 @@ class Generator:
             self.env[op.results[0]] = source
         elif name in ("collapse_shape", "expand_shape"):
             self.reshape(op, source, dynamic)
+        elif name == "extract_strided_metadata":
+            self.metadata(op, source)
         elif name == "memory_space_cast":
             self.env[op.results[0]] = source
         elif name == "view":
@@ -836,6 +834,25 @@ class Generator:
                 self.env[op.results[0]] = Scalar(size, "index", 0, (1 << 31) - 1)
         else:
             raise unsupported(op)
+
+    def base(self, source: Memory) -> int | str:
+        """Where the whole buffer of a memref starts, in its elements."""
+        if source.space != "ub":
+            return 0
+        if source.root_index is not None:
+            return self.allocs[source.root_index].lo * 8 // ELEMENT_BITS[source.elem]
+        name = self.fresh("o")
+        self.emit(f"{name} = {source.root}.lo * 8 // {ELEMENT_BITS[source.elem]}")
+        return name
+
+    def metadata(self, op: Op, source: Memory) -> None:
+        """A memref taken apart: its whole buffer, and offset, sizes and strides in it."""
+        base = self.base(source)
+        self.env[op.results[0]] = Memory(source.space, source.elem, source.root, base, (), (), source.root_index)
+        offset = self.total([(source.offset, 1), (base, -1)], 0)
+        for result, value in zip(op.results[1:], (offset, *source.sizes, *source.strides)):
+            bounds = (value, value) if isinstance(value, int) else (-(1 << 31), (1 << 31) - 1)
+            self.env[result] = Scalar(str(value), "index", *bounds)
 
     def pointer_bitcast(self, op: Op) -> None:
         """The start of an argument seen as another element type; offsets into it come later, in its own units."""

@@ -82,7 +82,8 @@ def lane_kernel(
         index = tl.load(accept_index + offset, mask=offset < n, other=-1)
         valid = (index > -1).to(tl.int32)
         rank = tl.sum(seen) + tl.cumsum(valid, 0) - valid
-        slot = tl.load(out_cache_loc + index, mask=index > -1, other=0)
+        # Clamped too: masked lanes of a scattered load touch memory on Ascend.
+        slot = tl.load(out_cache_loc + tl.maximum(index, 0), mask=index > -1, other=0)
         tl.store(accepted_out_cache_loc + rank, slot, mask=index > -1)
 
 

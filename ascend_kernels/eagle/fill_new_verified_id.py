@@ -59,7 +59,8 @@ def lane_kernel(
     for block in range(tl.program_id(0), tl.cdiv(requests, BLOCK), PROGRAMS):
         request = block * BLOCK + tl.arange(0, BLOCK)
         accept = tl.load(accept_lens + request, mask=request < requests, other=1).to(tl.int64)
-        place = request.to(tl.int64) * num_draft_tokens + accept - 1
+        # Clamped too: masked lanes of a scattered load touch memory on Ascend.
+        place = tl.minimum(request, requests - 1).to(tl.int64) * num_draft_tokens + accept - 1
         token = tl.load(verified_id + place, mask=request < requests, other=0)
         tl.store(new_verified_id + request, token, mask=request < requests)
 

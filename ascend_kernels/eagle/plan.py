@@ -9,6 +9,7 @@ from ..harness.spec import PlanError
 
 EXACT = 2**24  # integers of smaller size are exact in fp32, in which lanes are compared on Ascend
 GATHER_TILE = 4096  # words of a table kept on chip while lanes pick from it
+DRAW_SIDE = 64  # a tile of a draw is a square of tokens with this side; so is the field of tile sums
 BITS = 8
 
 
@@ -35,13 +36,14 @@ def programs(jobs: int, device: Device) -> int:
 def new_verified(requests: int, drafts: int, words: int, device: Device) -> Plan:
     """Requests whose draft tokens fit one gather tile.  Raises PlanError when one request alone does not."""
     drafts_words = drafts * words
-    most = 4 * GATHER_TILE
+    most = GATHER_TILE // 2
     if drafts_words > most:
         raise PlanError(
             f"{drafts} draft tokens of {4 * words} bytes a request need {32 * drafts_words} bits of UB, "
             f"a gather tile has {32 * most}"
         )
-    rows = max(1, min(64, GATHER_TILE // power_of_two(drafts_words), power_of_two(-(-requests // device.cores))))
+    # At least eight: the compiler takes short vectors apart into scalars.
+    rows = max(8, min(64, GATHER_TILE // power_of_two(drafts_words), power_of_two(-(-requests // device.cores))))
     return Plan(programs(-(-requests // rows), device), rows, power_of_two(rows * drafts_words))
 
 
@@ -58,13 +60,14 @@ def choose(requests: int, topk: int, device: Device) -> Plan:
     """Requests a program compares at once: as many as the cores leave, up to a tile of 256 candidates.
 
     Raises PlanError for a topk whose k*k candidates do not fit."""
-    side = power_of_two(topk)
+    side = max(8, power_of_two(topk))  # rows of fewer than 32 bytes are padded to them, masks by more
     if side > 16:
         raise PlanError(
             f"topk {topk}: {side * side} padded candidates a request need {side * side * 64 * 4 * BITS} bits of "
             f"UB, {device.name} has {device.ub_bytes * BITS}"
         )
-    rows = max(1, min(256 // (side * side), 4, power_of_two(-(-requests // device.cores))))
+    # At least two: the compiler takes a single row apart into scalars.
+    rows = max(2, min(256 // (side * side), 4, power_of_two(-(-requests // device.cores))))
     return Plan(programs(-(-requests // rows), device), rows, side)
 
 
@@ -83,3 +86,11 @@ def vocabulary(rows: int, vocab: int, device: Device, block: int = 1024) -> Plan
 def trees(requests: int, nodes: int, device: Device) -> Plan:
     """One request a program at a time."""
     return Plan(programs(requests, device), 1, power_of_two(nodes))
+
+
+def draw(vocab: int) -> tuple[int, int]:
+    """Side of the square tiles a draw takes from the vocabulary, and their number rounded up to a power of two."""
+    if vocab > DRAW_SIDE**3:
+        raise PlanError(f"a vocabulary of {vocab}; a draw takes at most {DRAW_SIDE**3} tokens")
+    side = min(DRAW_SIDE, max(16, 1 << (power_of_two(vocab).bit_length() // 2)))
+    return side, max(16, power_of_two(-(-vocab // (side * side))))

@@ -62,10 +62,12 @@ def tile_kernel(
 ):  # fmt: skip
     row = tl.arange(0, ROWS)
     side = tl.arange(0, SIDE)
-    fits = (side[:, None] < K) & (side[None, :] < K)
-    order = tl.where(fits, (side[:, None] * K + side[None, :]).to(tl.float32), -1.0)
-    order = tl.reshape(order, [1, SIDE * SIDE])
-    column = side.to(tl.float32)[None, :]
+    # Place of each lane among the k*k candidates, -1 for padding.  In one dimension: masks of short rows are
+    # padded to 32 bytes a row.
+    lane = tl.arange(0, SIDE * SIDE).to(tl.float32)
+    branch = tl.floor(lane * (1.0 / SIDE))
+    child = lane - branch * SIDE
+    order = tl.where(branch < K, tl.where(child < K, branch * K + child, -1.0), -1.0)[None, :]
     flat = row[:, None] * K + side[None, :]
     grid = row[:, None, None] * (K * K) + side[None, :, None] * K + side[None, None, :]
     for group in range(tl.program_id(0), tl.cdiv(requests, ROWS), PROGRAMS):
@@ -90,17 +92,18 @@ def tile_kernel(
             hit = order == place[:, None]
             name = tl.sum(tl.where(hit, token, 0), 1)
             left = tl.where(hit, float("-inf"), left)
-            best = tl.where(column == j, top[:, None], best)
-            chosen = tl.where(column == j, place[:, None], chosen)
-            ids = tl.where(column == j, name[:, None], ids)
+            here = tl.where(side.to(tl.float32) == j, 1.0, 0.0)[None, :]
+            best += top[:, None] * here
+            chosen += place[:, None] * here
+            ids += name[:, None] * here.to(tl.int32)
         tl.store(scores_out + first * K + flat, best, mask=keep)
         tl.store(input_ids + first * K + flat, ids.to(input_ids.dtype.element_ty), mask=keep)
         parents = (chosen.to(tl.int32) + shift).to(tree_parents.dtype.element_ty)
         tl.store(tree_parents + first * K + flat, parents, mask=keep)
-        branch = tl.floor(chosen * (1.0 / K) + 0.5 / K)
+        origin = tl.floor(chosen * (1.0 / K) + 0.5 / K)
         for r in range(0, count * K):
             # One scalar a hidden row: the row it comes from.
-            source = tl.sum(tl.where(flat.to(tl.float32) == r, branch, 0.0)).to(tl.int32)
+            source = tl.sum(tl.where(flat.to(tl.float32) == r, origin, 0.0)).to(tl.int32)
             source = tl.cast(first + r // K, tl.int64) * K + source
             target = tl.cast(first, tl.int64) * K + r
             for i in range(0, tl.cdiv(width, BLOCK)):
@@ -116,20 +119,24 @@ def lane_kernel(
     K: tl.constexpr, SIDE: tl.constexpr, BLOCK: tl.constexpr, PROGRAMS: tl.constexpr,
 ):  # fmt: skip
     lane = tl.arange(0, SIDE * SIDE)
+    child = tl.arange(0, SIDE)
+    # Clamped too: masked lanes of a scattered load may touch memory on Ascend.
+    inside = tl.minimum(lane, K * K - 1)
     for r in range(tl.program_id(0), requests * K, PROGRAMS):
         request = r // K
         j = r - request * K
-        score = tl.load(scores + request * K + lane // K, mask=lane < K * K, other=0.0)
-        p = tl.load(topk_p + request * K * K + lane, mask=lane < K * K, other=0.0)
+        score = tl.load(scores + request * K + inside // K)
+        p = tl.load(topk_p + request * (K * K) + inside)
         expanded = tl.where(lane < K * K, score * p, float("-inf"))
-        tl.store(tree_scores + request * K * K + lane, expanded, mask=lane // K == j)
+        own = tl.load(topk_p + r * K + child, mask=child < K, other=0.0) * tl.load(scores + r)
+        tl.store(tree_scores + r * K + child, own, mask=child < K)
         above = (expanded[None, :] > expanded[:, None]) | (
             (expanded[None, :] == expanded[:, None]) & (lane[None, :] < lane[:, None])
         )
         rank = tl.sum(above.to(tl.int32), 1)
         place = tl.sum(tl.where(rank == j, lane, 0))
         tl.store(scores_out + r, tl.sum(tl.where(rank == j, expanded, 0.0)))
-        tl.store(input_ids + r, tl.load(topk_index + request * K * K + place))
+        tl.store(input_ids + r, tl.load(topk_index + request * (K * K) + place))
         tl.store(tree_parents + r, (place + shift).to(tree_parents.dtype.element_ty))
         source = hidden_states + (request * K + place // K).to(tl.int64) * width
         target = hidden_out + tl.cast(r, tl.int64) * width
@@ -157,11 +164,12 @@ class Selection:
         programs = made.programs if self.rows else plan.programs(requests * k, where)
         block = plan.hidden_block(max(width, 1), hidden.element_size())
         rows = {"ROWS": made.rows} if self.rows else {}
+        side = made.tile if self.rows else plan.power_of_two(k)
         launch(
             self.kernel,
             (programs,),
             {**inputs, **outputs, "requests": requests, "width": width, "shift": shift},
-            {"K": k, "SIDE": made.tile, **rows, "BLOCK": block, "PROGRAMS": programs},
+            {"K": k, "SIDE": side, **rows, "BLOCK": block, "PROGRAMS": programs},
         )
 
 

@@ -23,8 +23,8 @@ cumulative probability exceeds coin * total.  Nothing left: the last token of th
 
 Source of the algorithm: SGLang, speculative decoding.
 Launch: one request a program.  The walk is scalar; the draw sums tiles of the vocabulary, finds the tile, then
-the row of the tile folded into a square, then the lane, with sums over a triangle in place of a prefix sum, which
-an Ascend core would do lane by lane.
+the row of the tile folded into a square, then the column, with sums over a triangle in place of a prefix sum,
+which an Ascend core would do lane by lane.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from . import plan, tree
 from .renorm import check_probabilities
 from .verify_tree_greedy import empty_verdict
 
-DRAW_SIDE = 32  # a tile of the draw is DRAW_SIDE squared tokens
 LEAST_THRESHOLD = 1e-9
 
 
 @triton.jit
-def _left(probs, offset, vocab, candidates, siblings, first_child):
+def _left(probs, tile, vocab, candidates, siblings, first_child, rejected, SIDE: tl.constexpr):
     """A tile of a node's distribution without its rejected children."""
+    offset = tile * (SIDE * SIDE) + tl.arange(0, SIDE * SIDE)
     p = tl.load(probs + offset, mask=offset < vocab, other=0.0)
     lane = offset.to(tl.float32)
     child = first_child
-    while child >= 0:
+    for _ in range(0, rejected):
         token = tl.load(candidates + child).to(tl.float32)
         p = tl.where(lane == token, 0.0, p)
         child = tl.load(siblings + child).to(tl.int32)
@@ -60,18 +60,29 @@ def _left(probs, offset, vocab, candidates, siblings, first_child):
 
 
 @triton.jit
+def _passing(sums, number, before, goal):
+    """The first lane at which `before` plus the sums so far exceeds the goal, and what lies before that lane.
+
+    If rounding lets none pass, the last lane that holds anything."""
+    upto = number[None, :] <= number[:, None]
+    reached = before + tl.sum(tl.where(upto, sums[None, :], 0.0), 1)
+    passing = tl.min(tl.where(reached > goal, tl.where(sums > 0.0, number, 1e9), 1e9))
+    last = tl.max(tl.where(sums > 0.0, number, 0.0))
+    lane = tl.minimum(passing, last)
+    return lane, before + tl.sum(tl.where(number < lane, sums, 0.0))
+
+
+@triton.jit
 def sampling_kernel(
     candidates, retrieve_index, retrieve_next_token, retrieve_next_sibling,
     uniform_samples, uniform_samples_for_final_sampling, target_probs,
     predicts, accept_index, accept_token_num, requests, nodes, steps, vocab, threshold_single, threshold_acc,
-    NODES: tl.constexpr, STEPS: tl.constexpr, SIDE: tl.constexpr, PROGRAMS: tl.constexpr,
+    NODES: tl.constexpr, STEPS: tl.constexpr, TILES: tl.constexpr, SIDE: tl.constexpr, PROGRAMS: tl.constexpr,
 ):  # fmt: skip
-    TILE: tl.constexpr = SIDE * SIDE
     lane = tl.arange(0, NODES)
     slot = tl.arange(0, STEPS)
-    side = tl.arange(0, SIDE)
-    number = side.to(tl.float32)
-    upto = number[None, :] <= number[:, None]
+    number = tl.arange(0, SIDE).to(tl.float32)
+    tile_number = tl.arange(0, TILES).to(tl.float32)
     for request in range(tl.program_id(0), requests, PROGRAMS):
         base = request * nodes
         node = 0
@@ -83,17 +94,21 @@ def sampling_kernel(
         probe = tl.where(steps > 1, probe, -1)
         first_child = probe
         accepted = 0
-        left = nodes
+        rejected = 0
         mass = 0.0
-        while (probe >= 0) & (left > 0):
+        # Not a while loop: the compiler loses track of the vectors carried through it.
+        for _ in range(1, nodes):
+            live = probe >= 0
+            probe = tl.maximum(probe, 0)
             token = tl.load(candidates + base + probe).to(tl.int32)
             child = tl.load(retrieve_next_token + base + probe).to(tl.int32)
             sibling = tl.load(retrieve_next_sibling + base + probe).to(tl.int32)
             there = tl.load(retrieve_index + base + probe).to(tl.int32)
             fresh = tl.load(uniform_samples + base + probe)
             p = tl.load(target_probs + tl.cast(base + node, tl.int64) * vocab + token)
-            mass += p
+            mass += tl.where(live, p, 0.0)
             hit = (coin <= mass / threshold_acc) | (p >= threshold_single)
+            hit = hit & live
             accepted += hit.to(tl.int32)
             token_at = tl.where(lane == tl.where(hit, here - base, -1), token, token_at)
             path = tl.where(slot == tl.where(hit, accepted, -1), there, path)
@@ -103,41 +118,27 @@ def sampling_kernel(
             mass = tl.where(hit, 0.0, mass)
             child = tl.where(accepted < steps - 1, child, -1)
             first_child = tl.where(hit, child, first_child)
-            probe = tl.where(hit, child, sibling)
-            left -= 1
+            rejected = tl.where(hit, 0, rejected + live.to(tl.int32))
+            probe = tl.where(live, tl.where(hit, child, sibling), -1)
 
-        # The walk ended because every child of `node` was rejected, or there was none to try.
+        # Every child of `node` was rejected, the first `rejected` of them, or there was none to try.
         probs = target_probs + tl.cast(base + node, tl.int64) * vocab
-        total = 0.0
-        for i in range(0, tl.cdiv(vocab, TILE)):
-            offset = i * TILE + tl.arange(0, TILE)
-            p = _left(probs, offset, vocab, candidates + base, retrieve_next_sibling + base, first_child)
-            total += tl.sum(p)
+        sums = tl.zeros([TILES], tl.float32)
+        for i in range(0, tl.cdiv(vocab, SIDE * SIDE)):
+            p = _left(
+                probs, i, vocab, candidates + base, retrieve_next_sibling + base, first_child, rejected, SIDE
+            )
+            sums += tl.where(tile_number == i, tl.sum(p), 0.0)
+        total = tl.sum(sums)
         goal = tl.load(uniform_samples_for_final_sampling + request) * total
-        before = 0.0
-        tile_sum = 0.0
-        tile = -1
-        while (before + tile_sum <= goal) & (tile < tl.cdiv(vocab, TILE) - 1):
-            before += tile_sum
-            tile += 1
-            offset = tile * TILE + tl.arange(0, TILE)
-            p = _left(probs, offset, vocab, candidates + base, retrieve_next_sibling + base, first_child)
-            tile_sum = tl.sum(p)
-        offset = tile * TILE + tl.arange(0, TILE)
-        p = _left(probs, offset, vocab, candidates + base, retrieve_next_sibling + base, first_child)
+        tile, before = _passing(sums, tile_number, 0.0, goal)
+        tile = tile.to(tl.int32)
+        p = _left(probs, tile, vocab, candidates + base, retrieve_next_sibling + base, first_child, rejected, SIDE)
         square = tl.reshape(p, [SIDE, SIDE])
-        sums = tl.sum(square, 1)
-        reached = before + tl.sum(tl.where(upto, sums[None, :], 0.0), 1)
-        # The first row that passes the goal; if rounding lets none pass, the last that holds anything.
-        passing = tl.min(tl.where(reached > goal, tl.where(sums > 0.0, number, 1e9), 1e9))
-        last = tl.max(tl.where(sums > 0.0, number, -1.0))
-        row = tl.minimum(passing, last)
-        before += tl.sum(tl.where(number < row, sums, 0.0))
+        row, before = _passing(tl.sum(square, 1), number, before, goal)
         cells = tl.sum(tl.where(number[:, None] == row, square, 0.0), 0)
-        reached = before + tl.sum(tl.where(upto, cells[None, :], 0.0), 1)
-        passing = tl.min(tl.where(reached > goal, tl.where(cells > 0.0, number, 1e9), 1e9))
-        last = tl.max(tl.where(cells > 0.0, number, -1.0))
-        drawn = tile * TILE + (row * SIDE + tl.minimum(passing, last)).to(tl.int32)
+        column, before = _passing(cells, number, before, goal)
+        drawn = tile * (SIDE * SIDE) + (row * SIDE + column).to(tl.int32)
         drawn = tl.where(total > 0.0, drawn, vocab - 1)
         token_at = tl.where(lane == here - base, drawn, token_at)
         tl.store(predicts + base + lane, token_at, mask=lane < nodes)
@@ -163,8 +164,7 @@ class Sampling:
         steps = outputs["accept_index"].shape[1]
         where = device.of(inputs["candidates"])
         made = plan.trees(requests, nodes, where)
-        plan.vocabulary(requests, vocab, where)
-        side = min(DRAW_SIDE, 1 << -(-plan.power_of_two(vocab).bit_length() // 2))
+        side, tiles = plan.draw(vocab)
         sizes = {"requests": requests, "nodes": nodes, "steps": steps, "vocab": vocab}
         thresholds = {"threshold_single": threshold_single, "threshold_acc": threshold_acc}
         launch(
@@ -174,6 +174,7 @@ class Sampling:
             {
                 "NODES": made.tile,
                 "STEPS": plan.power_of_two(steps),
+                "TILES": tiles,
                 "SIDE": side,
                 "PROGRAMS": made.programs,
             },
@@ -201,7 +202,7 @@ def tree_speculative_sampling_target_only(
     """`(predicts, accept_index, accept_token_num)` of the walk described above; the same for the same coins.
 
     Shapes and dtypes as in the table above.  Raises TypeError or ValueError naming the argument, PlanError for a
-    vocabulary above 2**24.  validate=True also checks, waiting for the device, that the links form one tree a
+    vocabulary above 2**18.  validate=True also checks, waiting for the device, that the links form one tree a
     request, that retrieve_index numbers its nodes, that candidates lie in the vocabulary, that coins lie in
     [0, 1) and that every distribution sums to one.
     """
