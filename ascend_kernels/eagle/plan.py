@@ -85,7 +85,12 @@ def vocabulary(rows: int, vocab: int, device: Device, block: int = 1024) -> Plan
 
 def trees(requests: int, nodes: int, device: Device) -> Plan:
     """One request a program at a time."""
-    return Plan(programs(requests, device), 1, power_of_two(nodes))
+    return Plan(programs(requests, device), 1, lanes(nodes))
+
+
+def lanes(n: int) -> int:
+    """Lanes of a vector that holds n values: the compiler takes vectors below 32 bytes apart, or dies of them."""
+    return max(8, power_of_two(n))
 
 
 def draw(vocab: int) -> tuple[int, int]:

@@ -16,7 +16,7 @@ first.  Where a result is an argument in another shape it is a view of it.
 
 Source of the algorithm: SGLang, speculative decoding (EAGLE v2).
 Launch: one.  "tile" compares several requests at once, k rounds of maximum and lowest place, all in vectors, and
-then copies hidden rows; "lane" has one program an output row, which ranks all candidates against each other.
+then copies hidden rows; "lane" has one program an output row, which finds its own candidate.
 """
 
 from __future__ import annotations
@@ -130,12 +130,13 @@ def lane_kernel(
         expanded = tl.where(lane < K * K, score * p, float("-inf"))
         own = tl.load(topk_p + r * K + child, mask=child < K, other=0.0) * tl.load(scores + r)
         tl.store(tree_scores + r * K + child, own, mask=child < K)
-        above = (expanded[None, :] > expanded[:, None]) | (
-            (expanded[None, :] == expanded[:, None]) & (lane[None, :] < lane[:, None])
-        )
-        rank = tl.sum(above.to(tl.int32), 1)
-        place = tl.sum(tl.where(rank == j, lane, 0))
-        tl.store(scores_out + r, tl.sum(tl.where(rank == j, expanded, 0.0)))
+        top = 0.0
+        place = 0
+        for _ in range(0, j + 1):
+            top = tl.max(expanded, 0)
+            place = tl.min(tl.where(expanded == top, lane, SIDE * SIDE), 0)
+            expanded = tl.where(lane == place, float("-inf"), expanded)
+        tl.store(scores_out + r, top)
         tl.store(input_ids + r, tl.load(topk_index + request * (K * K) + place))
         tl.store(tree_parents + r, (place + shift).to(tree_parents.dtype.element_ty))
         source = hidden_states + (request * K + place // K).to(tl.int64) * width
@@ -164,12 +165,11 @@ class Selection:
         programs = made.programs if self.rows else plan.programs(requests * k, where)
         block = plan.hidden_block(max(width, 1), hidden.element_size())
         rows = {"ROWS": made.rows} if self.rows else {}
-        side = made.tile if self.rows else plan.power_of_two(k)
         launch(
             self.kernel,
             (programs,),
             {**inputs, **outputs, "requests": requests, "width": width, "shift": shift},
-            {"K": k, "SIDE": side, **rows, "BLOCK": block, "PROGRAMS": programs},
+            {"K": k, "SIDE": made.tile, **rows, "BLOCK": block, "PROGRAMS": programs},
         )
 
 

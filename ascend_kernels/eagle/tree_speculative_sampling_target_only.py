@@ -72,7 +72,8 @@ def _passing(sums, number, before, goal):
     return lane, before + tl.sum(tl.where(number < lane, sums, 0.0))
 
 
-@triton.jit
+# A size of 1 made constant leaves a loop that never runs, of which the adapter dies.
+@triton.jit(do_not_specialize=["requests", "nodes", "steps"])
 def sampling_kernel(
     candidates, retrieve_index, retrieve_next_token, retrieve_next_sibling,
     uniform_samples, uniform_samples_for_final_sampling, target_probs,
@@ -173,7 +174,7 @@ class Sampling:
             {**inputs, **outputs, **sizes, **thresholds},
             {
                 "NODES": made.tile,
-                "STEPS": plan.power_of_two(steps),
+                "STEPS": plan.lanes(steps),
                 "TILES": tiles,
                 "SIDE": side,
                 "PROGRAMS": made.programs,

@@ -32,7 +32,8 @@ from ..harness.launch import launch
 from . import plan, tree
 
 
-@triton.jit
+# A size of 1 made constant leaves a loop that never runs, of which the adapter dies.
+@triton.jit(do_not_specialize=["requests", "nodes", "steps"])
 def walk_kernel(
     candidates, retrieve_index, retrieve_next_token, retrieve_next_sibling, target_predict,
     predicts, accept_index, accept_token_num, requests, nodes, steps,
@@ -84,7 +85,7 @@ class Walk:
             self.kernel,
             (made.programs,),
             {**inputs, **outputs, "requests": requests, "nodes": nodes, "steps": steps},
-            {"NODES": made.tile, "STEPS": plan.power_of_two(steps), "PROGRAMS": made.programs},
+            {"NODES": made.tile, "STEPS": plan.lanes(steps), "PROGRAMS": made.programs},
             num_warps=1,
         )
 
