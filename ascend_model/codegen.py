@@ -571,6 +571,9 @@ class Generator:
         if a.type == "i1" and not unsigned and kind != "i1":
             self.bind(op, f"-1 if {expr} else 0", -1, 0)
             return
+        if a.type == "i1" and kind != "i1":
+            self.bind(op, f"{expr} + 0", a.lo, a.hi)  # a comparison's result becomes a number
+            return
         if kind == "i1":
             self.bind(op, f"{expr} & 1", 0, 1)
             return

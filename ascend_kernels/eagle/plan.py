@@ -56,7 +56,7 @@ def compaction(n: int, slots: int, words: int, device: Device) -> Plan:
     return Plan(programs(-(-n // rows), device), rows, tile)
 
 
-def choose(requests: int, topk: int, device: Device) -> Plan:
+def choose(requests: int, topk: int, device: Device, rows: int | None = None) -> Plan:
     """Requests a program compares at once: as many as the cores leave, up to a tile of 256 candidates.
 
     Raises PlanError for a topk whose k*k candidates do not fit."""
@@ -67,7 +67,7 @@ def choose(requests: int, topk: int, device: Device) -> Plan:
             f"UB, {device.name} has {device.ub_bytes * BITS}"
         )
     # At least two: the compiler takes a single row apart into scalars.
-    rows = max(2, min(256 // (side * side), 4, power_of_two(-(-requests // device.cores))))
+    rows = rows or max(2, min(256 // (side * side), 4, power_of_two(-(-requests // device.cores))))
     return Plan(programs(-(-requests // rows), device), rows, side)
 
 

@@ -149,10 +149,12 @@ def lane_kernel(
 
 @dataclass(frozen=True)
 class Selection:
-    """One implementation of the later steps.  rows: whether its kernel takes several requests at once."""
+    """One implementation of the later steps.  rows: whether its kernel takes several requests at once; group: how
+    many, if that is part of the implementation."""
 
     kernel: Any
     rows: bool
+    group: int | None = None
 
     def launch(
         self, inputs: dict[str, torch.Tensor], outputs: dict[str, torch.Tensor], shift: int, k: int
@@ -161,7 +163,7 @@ class Selection:
         hidden = inputs["hidden_states"]
         requests, width = inputs["scores"].shape[0], hidden.shape[1] if len(hidden) else 0
         where = device.of(inputs["topk_p"])
-        made = plan.choose(requests, k, where)
+        made = plan.choose(requests, k, where, self.group)
         programs = made.programs if self.rows else plan.programs(requests * k, where)
         block = plan.hidden_block(max(width, 1), hidden.element_size())
         rows = {"ROWS": made.rows} if self.rows else {}
