@@ -57,7 +57,7 @@ def compaction(n: int, slots: int, words: int, device: Device) -> Plan:
 
 
 def choose(requests: int, topk: int, device: Device, rows: int | None = None) -> Plan:
-    """Requests a program compares at once: as many as the cores leave, up to a tile of 256 candidates.
+    """Requests a program compares at once: as many as a core gets, up to a tile of 512 candidates.
 
     Raises PlanError for a topk whose k*k candidates do not fit."""
     side = max(8, power_of_two(topk))  # rows of fewer than 32 bytes are padded to them, masks by more
@@ -67,7 +67,7 @@ def choose(requests: int, topk: int, device: Device, rows: int | None = None) ->
             f"UB, {device.name} has {device.ub_bytes * BITS}"
         )
     # At least two: the compiler takes a single row apart into scalars.
-    rows = rows or max(2, min(256 // (side * side), 4, power_of_two(-(-requests // device.cores))))
+    rows = rows or max(2, min(512 // (side * side), power_of_two(-(-requests // device.cores))))
     return Plan(programs(-(-requests // rows), device), rows, side)
 
 
