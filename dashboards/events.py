@@ -12,7 +12,7 @@ import numpy as np
 
 from dashboards.detect import LOOSE, ChangePoint, change_points_of, estimate_noise, relative
 from dashboards.results import History
-from dashboards.series import NOT_RUN, OK, STATE_CODE, STATES, Series, worse
+from dashboards.series import NOT_RUN, OK, STATE_CODE, STATES, worse
 
 REGRESSION = "regression"
 IMPROVEMENT = "improvement"
@@ -24,8 +24,8 @@ KINDS = (REGRESSION, IMPROVEMENT, SAME_CODE, STATE, BOUNDARY)
 # A measured change smaller than this is not worth anybody's time; modelled ones have no least size.
 MEASURED_THRESHOLD = 0.01
 
-_MACHINE = "the compiled code is the same: the machine or the driver changed"
-_MODEL = "the compiled code is the same: the model's own reckoning changed"
+MACHINE_CHANGED = "the compiled code is the same: the machine or the driver changed"
+MODEL_CHANGED = "the compiled code is the same: the model's own reckoning changed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +106,11 @@ def group_events(events: Iterable[Event]) -> list[Event]:
     )
 
 
-def threshold_for(series: Series, thresholds: Mapping[str, float]) -> float:
-    """Least relative change of one series that counts."""
-    found = 0.0 if series.deterministic else MEASURED_THRESHOLD
+def least_change(benchmark: str, deterministic: bool, thresholds: Mapping[str, float]) -> float:
+    """Least relative change of a benchmark that counts."""
+    found = 0.0 if deterministic else MEASURED_THRESHOLD
     for pattern, least in thresholds.items():
-        if fnmatch.fnmatchcase(series.benchmark, pattern):
+        if fnmatch.fnmatchcase(benchmark, pattern):
             found = least
     return found
 
@@ -128,7 +128,7 @@ def jumps_of(history: History, thresholds: Mapping[str, float] | None = None) ->
             intervals=intervals,
             deterministic=exact,
             direction=[history.series[row].direction for row in rows],
-            threshold=[threshold_for(history.series[row], thresholds or {}) for row in rows],
+            threshold=[least_change(history.series[row].benchmark, exact, thresholds or {}) for row in rows],
         )
         for row, some in zip(rows, jumps):
             found[row] = some
@@ -146,7 +146,7 @@ def _changes(history: History, thresholds: Mapping[str, float]) -> list[Event]:
             codes = [history.code_hash(row, good), history.code_hash(row, index)]
             kind, cause = REGRESSION if jump.worse else IMPROVEMENT, None
             if codes[0] and codes[0] == codes[1]:
-                kind, cause = SAME_CODE, _MODEL if history.series[row].deterministic else _MACHINE
+                kind, cause = SAME_CODE, MODEL_CHANGED if history.series[row].deterministic else MACHINE_CHANGED
             back = _recovery(jump, jumps[at + 1 :])
             events.append(
                 _event(

@@ -14,15 +14,16 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dashboards.repository import Commit, first_parents, is_shallow, line_through
+from dashboards.repository import Commit, first_parents, is_shallow, line_through, resolve
 from dashboards.series import (
+    COMPILERS,
     CRASHED,
     NOT_RUN,
     OK,
@@ -36,7 +37,7 @@ from dashboards.series import (
 
 RESULT_VERSION = 2
 STATE_VERSION = 1
-CACHE_VERSION = 1
+CACHE_VERSION = 2
 
 MAX_FILE_BYTES = 256 << 20
 MAX_SERIES_PER_FILE = 100_000
@@ -67,12 +68,16 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """What the sidecar says of one series at one commit."""
+    """What the sidecar says of one series at one commit.
+
+    `pipes` holds cycles of a modelled launch: `busy` by pipe, `stalls` by cause.
+    """
 
     reason: str = ""
     role: str = ""
     findings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    pipes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -150,6 +155,7 @@ class _Sides:
             role=self.texts[self.columns["role"][row]],
             findings=lines("findings"),
             notes=lines("notes"),
+            pipes=json.loads(self.texts[self.columns["pipes"][row]] or "{}"),
         )
 
 
@@ -169,6 +175,7 @@ _STATE_COLUMNS: dict[str, Any] = {
     "role": np.int32,
     "findings": np.int32,
     "notes": np.int32,
+    "pipes": np.int32,
 }
 
 
@@ -231,8 +238,8 @@ def load(
     """Everything under an asv results folder.
 
     Commits come in first-parent order of `head` in `repo`; with `base` given, in the order of `base` and
-    then of what `head` adds to it.  Without a repository they come by date, and `order` says so.
-    `cache` is a folder, True for the user's cache folder, or None for none.
+    then of what `head` adds to it, and these two are there even without results.  Without a repository
+    they come by date, and `order` says so.  `cache` is a folder, True for the user's cache folder, or None.
     """
     folder = Path(results)
     if not folder.is_dir():
@@ -392,6 +399,8 @@ def _header(data: Any, parsed: _Parsed) -> tuple[str, str, tuple[tuple[str, str]
     if not isinstance(data["results"], dict) or not isinstance(data["result_columns"], list):
         raise ValueError("no results")
     params = data["params"]
+    if not isinstance(params, dict):
+        raise ValueError("params is no object")
     folder = parsed.path.partition("/")[0]
     machine = params.get("machine")
     if machine != folder:
@@ -509,7 +518,21 @@ def _state_row(store: _Store, line: Any, commit: str) -> tuple[int, tuple[int, .
         role,
         texts("findings"),
         texts("notes"),
+        store.texts.number(_pipes(line.get("pipes"))),
     )
+
+
+def _pipes(given: Any) -> str:
+    """Cycles by pipe and by cause of a stall as JSON, empty where there are none."""
+    if not given:
+        return ""
+    if not isinstance(given, dict) or not all(isinstance(one, dict) for one in given.values()):
+        raise ValueError("pipes is no table of tables")
+    kept = {
+        str(kind)[:40]: {str(name)[:80]: cycles for name, cycles in list(some.items())[:40] if type(cycles) is int}
+        for kind, some in list(given.items())[:4]
+    }
+    return json.dumps(kept, sort_keys=True) if any(kept.values()) else ""
 
 
 def _benchmark_facts(folder: Path) -> tuple[dict[str, tuple[str, tuple[str, ...]]], list[Problem]]:
@@ -555,7 +578,9 @@ def _commits(
     ]
     if is_shallow(repo):
         problems.append(Problem(str(repo), "the clone is shallow: older commits of its history are not there"))
-    return [commit for commit in line if commit.hash in dates], "first parent", problems
+    asked = set() if base is None else {resolve(repo, base), resolve(repo, head)}
+    shown = [commit for commit in line if commit.hash in dates or commit.hash in asked]
+    return shown, "first parent", problems
 
 
 def _columns(
@@ -600,6 +625,7 @@ def _columns(
     sides = _Sides(store.texts.rows, {name: _join(states, name, kind) for name, kind in _STATE_COLUMNS.items()})
     if states:
         _place_states(store, series, states, sides, column, (state, detail, code))
+        _lend_codes(series, code)
     problems += _unusable(store, results)
     return History(
         commits=tuple(commits),
@@ -648,6 +674,18 @@ def _place_states(
             code[row, at] = sides.columns["code"][lines]
 
 
+def _lend_codes(series: Sequence[Series], code: np.ndarray) -> None:
+    """Compiled code of measured series from the modelled ones of the same launch, which know it."""
+    modelled: dict[tuple[str, str, str], int] = {}
+    for row, one in enumerate(series):
+        if one.modelled and code[row].any():
+            modelled.setdefault((one.op, one.case, one.impl), row)
+    for row, one in enumerate(series):
+        source = modelled.get((one.op, one.case, one.impl))
+        if source is not None and not one.modelled and not code[row].any():
+            code[row] = code[source]
+
+
 def _targets(keys: Sequence[Any], series: Sequence[Series]) -> list[list[int]]:
     """Rows of the series that each sidecar key speaks of: all that the key names is the same."""
     by_name: dict[tuple[str, str, str], list[int]] = {}
@@ -662,7 +700,7 @@ def _targets(keys: Sequence[Any], series: Sequence[Series]) -> list[list[int]]:
             if machine in machines and one.machine != machine:
                 continue
             versions = one.environment.versions
-            if all(versions.get(name, value) == value for name, value in pairs):
+            if all(versions.get(name, value) == value for name, value in pairs if name in COMPILERS):
                 rows.append(row)
         found.append(rows)
     return found

@@ -1,6 +1,7 @@
 """Metadata and verification of EAGLE v2 speculative decoding (SGLang)."""
 
 from .assign_paged_draft_cache_locs import assign_paged_draft_cache_locs
+from .decode_step import decode_step
 from .fill_accepted_out_cache_loc import fill_accepted_out_cache_loc
 from .fill_new_verified_id import fill_new_verified_id
 from .select_top_k_tokens import select_top_k_tokens
@@ -11,6 +12,7 @@ from .verify_tree_greedy import verify_tree_greedy
 
 __all__ = [
     "assign_paged_draft_cache_locs",
+    "decode_step",
     "fill_accepted_out_cache_loc",
     "fill_new_verified_id",
     "select_top_k_tokens",

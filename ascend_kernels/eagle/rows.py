@@ -7,6 +7,11 @@ import torch
 from ..harness.spec import Op, within
 from . import cases, reference, twins
 from .assign_paged_draft_cache_locs import assign_paged_draft_cache_locs
+from .decode_step import CASES as DECODE_STEP
+from .decode_step import bytes_moved as decode_step_bytes
+from .decode_step import decode_step
+from .decode_step import reference as decode_step_reference
+from .decode_step import torch_form as decode_step_in_torch
 from .fill_accepted_out_cache_loc import fill_accepted_out_cache_loc
 from .fill_new_verified_id import fill_new_verified_id
 from .select_top_k_tokens import select_top_k_tokens
@@ -82,6 +87,17 @@ ROWS = (
         writes=("out_cache_loc", "copy_source", "copy_target"),
         implementations=("runs",),
         bytes_moved=_paged_bytes,
+    ),
+    Op(
+        name="decode_step",
+        family="eagle",
+        call=decode_step,
+        reference=decode_step_reference,
+        torch_form=decode_step_in_torch,
+        cases=DECODE_STEP,
+        writes=("req_to_token",),
+        implementations=("triton",),
+        bytes_moved=decode_step_bytes,
     ),
     Op(
         name="fill_accepted_out_cache_loc",

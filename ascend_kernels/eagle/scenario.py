@@ -94,13 +94,14 @@ class Config:
 
 @dataclass(frozen=True)
 class Tree:
-    """A draft tree of each request, as verify_tree_greedy takes it; all [bs, nodes]."""
+    """A draft tree of each request, as verify_tree_greedy takes it, and the parent of each node where a model asks
+    for it; all [bs, nodes]."""
 
     candidates: torch.Tensor
     retrieve_index: torch.Tensor
     retrieve_next_token: torch.Tensor
     retrieve_next_sibling: torch.Tensor
-    parents: torch.Tensor
+    parents: torch.Tensor | None = None
 
 
 class Model(Protocol):
@@ -136,11 +137,15 @@ class Model(Protocol):
 @dataclass(frozen=True)
 class Step:
     """What one step gives: tokens accepted with the bonus, by request; the path's tokens, accept_lens of them; the
-    next roots."""
+    next roots; slots of drafts, of the verified nodes and of the accepted ones; the last draft step's tokens."""
 
     accept_lens: torch.Tensor
     tokens: torch.Tensor
     new_verified_id: torch.Tensor
+    draft_slots: torch.Tensor
+    verify_slots: torch.Tensor
+    accepted_slots: torch.Tensor
+    drafted: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -198,7 +203,7 @@ def metadata_step(ops: Ops, config: Config, inputs: Inputs, model: Model) -> Ste
     model.moved(kept, slots, accept_lens)
     roots = torch.empty(requests, dtype=torch.int32, device=table.device)
     ops["fill_new_verified_id"](tokens, accept_lens, roots, config.path)
-    return Step(accept_lens, tokens.view(requests, config.path), roots)
+    return Step(accept_lens, tokens.view(requests, config.path), roots, drafts, slots, kept, ids)
 
 
 def build_tree(config: Config, parts: list[tuple[torch.Tensor, ...]], roots: torch.Tensor) -> Tree:
@@ -290,6 +295,7 @@ class Toy:
         return build_tree(config, tree_parts, self.roots)
 
     def target(self, tree: Tree) -> torch.Tensor:
+        assert tree.parents is not None
         above = tree.candidates.gather(1, tree.parents.clamp(min=0))
         above = torch.where(tree.parents < 0, self.before.long().unsqueeze(1), above)
         return toy_target(self.mode, self.config.topk, tree.candidates, toy_mark(above))
@@ -479,11 +485,12 @@ def prepare(
         verify["retrieve_index"],
         verify["retrieve_next_token"],
         verify["retrieve_next_sibling"],
-        cases.parents(verify),
     )
     moved = [tuple(t.to(device) for t in answer) for answer in answers]
     return _on(device, inputs), Canned(moved, _on(device, tree), verify["target_predict"].to(device))
 
 
 def _on(device: torch.device | str, tensors: Any) -> Any:
-    return type(tensors)(**{name: value.to(device) for name, value in vars(tensors).items()})
+    return type(tensors)(
+        **{name: None if value is None else value.to(device) for name, value in vars(tensors).items()}
+    )
