@@ -16,7 +16,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ascend_kernels.eagle import renorm, scenario, scenario_reference, twins
+from ascend_kernels.eagle import renorm, scenario, scenario_reference
 from ascend_kernels.eagle import tree_speculative_sampling_target_only as sampling
 from ascend_kernels.eagle.cases import coins
 from ascend_kernels.harness import gate, timing
@@ -153,64 +153,18 @@ def sweep() -> None:
     for case in ("8x32000", "32x32000", "32x152064"):
         arguments = {k: v.to(PLACE) for k, v in OPS["top_k_renorm_prob"].cases[case].arguments().items()}
         out = torch.empty_like(arguments["probs"])
-        torch_form = functools.partial(OPS["top_k_renorm_prob"].torch_form, **arguments)
-        say(f"renorm {case} torch {timing.measure({'x': torch_form}, {}, PLACE, rounds=5)['x'].median():.1f} us")
-        for kernel, sizes in (
-            (renorm.cut_kernel, (4096, 8192)),
-            (twins.one_bound_kernel, (4096, 8192, 16384, 32768)),
-        ):
+        for kernel, sizes in ((renorm.digits_kernel, (4096, 8192)), (renorm.bits_kernel, (4096, 16384))):
             for block in sizes:
-                for warps in (4, 8, 16, 32):
-                    call = functools.partial(with_warps, renorm.Cut(kernel, block), arguments, out, warps)
+                for warps in (8, 16, 32):
+                    cut = renorm.Cut(kernel, large_block=block, warps=warps)
+                    call = functools.partial(cut.launch, *arguments.values(), out, mass=False)
                     found = timing.measure({"x": call}, {}, PLACE, rounds=5)["x"].median()
                     say(f"renorm {case} {kernel.__name__} block {block} warps {warps}: {found:.1f} us")
 
 
-def with_warps(cut, arguments, out, warps) -> None:
-    from ascend_kernels.harness.launch import Launch, on_device, run_with
-
-    def runner(launch: Launch) -> None:
-        on_device(Launch(launch.kernel, launch.grid, launch.args, launch.constants, {"num_warps": warps}))
-
-    with run_with(runner):
-        cut.launch(arguments["probs"], arguments["top_k"], out, mass=False)
-
-
-def explain() -> None:
-    from ascend_kernels.eagle.select_top_k_tokens import Selection, tile_kernel
-    from ascend_kernels.harness.launch import Launch, on_device, run_with
-
-    op = OPS["select_top_k_tokens"]
-    given = op.cases["step2-5x3"].arguments()
-    want = op.reference(**given)
-    moved = {k: v.to(PLACE) if isinstance(v, torch.Tensor) else v for k, v in given.items()}
-    for warps in (1, 4):
-
-        def runner(launch: Launch, warps=warps) -> None:
-            on_device(Launch(launch.kernel, launch.grid, launch.args, launch.constants, {"num_warps": warps}))
-
-        for group in (1, 2, 4):
-            with run_with(runner):
-                got = op.call(**moved, impl=Selection(tile_kernel, True, group))
-            say(
-                f"tile warps {warps} group {group}: ids {torch.equal(got[0].cpu(), want[0])}, "
-                f"hidden {torch.equal(got[1].cpu(), want[1])}, scores {torch.equal(got[2].cpu(), want[2])}, "
-                f"expanded {torch.equal(got[3][0].cpu(), want[3][0])}, parents {torch.equal(got[3][2].cpu(), want[3][2])}"
-            )
-            if group == 2:
-                say(
-                    got[0].tolist(),
-                    want[0].tolist(),
-                    got[2].tolist(),
-                    want[2].tolist(),
-                    got[3][2].tolist(),
-                    want[3][2].tolist(),
-                )
-
-
 if __name__ == "__main__":
     say(torch.cuda.get_device_name(), "torch", torch.__version__)
-    for part in (time_steps, check_steps, check_draws, time_ops, check_cases, sweep, explain):
+    for part in (time_steps, check_steps, check_draws, time_ops, check_cases, sweep):
         if sys.argv[1:] and part.__name__ not in sys.argv[1:]:
             continue
         try:

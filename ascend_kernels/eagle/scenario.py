@@ -195,10 +195,11 @@ def metadata_step(ops: Ops, config: Config, inputs: Inputs, model: Model) -> Ste
         tree.candidates, tree.retrieve_index, tree.retrieve_next_token, tree.retrieve_next_sibling,
         model.target(tree), config.path,
     )  # fmt: skip
-    accept_lens = accepted + 1
-    # Places behind the path are -1 and give the last token, which accept_lens leaves out.
-    tokens = predicts[accept_index.view(-1)]
-    kept = torch.full((requests * config.path,), -1, dtype=torch.int64, device=table.device)
+    accept_lens = torch.add(accepted, 1, out=torch.empty_like(accepted))
+    # Places behind the path are -1; what they give is left out by accept_lens.
+    place = accept_index.view(-1).clamp(min=0)
+    tokens = torch.index_select(predicts, 0, place, out=torch.empty_like(place))
+    kept = empty(requests * config.path).fill_(-1)
     ops["fill_accepted_out_cache_loc"](accept_index.view(-1), slots, kept)
     model.moved(kept, slots, accept_lens)
     roots = torch.empty(requests, dtype=torch.int32, device=table.device)

@@ -113,38 +113,6 @@ class Entry:
 
 
 @triton.jit
-def one_bound_kernel(
-    probs, limits, out, rows, vocab,
-    MASS: tl.constexpr, BLOCK: tl.constexpr, PROGRAMS: tl.constexpr,
-):  # fmt: skip
-    for row in range(tl.program_id(0), rows, PROGRAMS):
-        base = tl.cast(row, tl.int64) * vocab
-        limit = tl.load(limits + row).to(tl.float32)
-        low = 0
-        for bit in range(0, 30):
-            step = 1 << (29 - bit)
-            bound = (low + step).to(tl.float32, bitcast=True)
-            held = tl.zeros([BLOCK], tl.float32)
-            for i in range(0, tl.cdiv(vocab, BLOCK)):
-                offset = i * BLOCK + tl.arange(0, BLOCK)
-                p = tl.load(probs + base + offset, mask=offset < vocab, other=-1.0)
-                weight = p if MASS else tl.full([BLOCK], 1.0, tl.float32)
-                held += tl.where(p >= bound, weight, 0.0)
-            low += tl.where(tl.sum(held) >= limit, step, 0)
-        cut = low.to(tl.float32, bitcast=True)
-        kept = tl.zeros([BLOCK], tl.float32)
-        for i in range(0, tl.cdiv(vocab, BLOCK)):
-            offset = i * BLOCK + tl.arange(0, BLOCK)
-            p = tl.load(probs + base + offset, mask=offset < vocab, other=-1.0)
-            kept += tl.where(p >= cut, p, 0.0)
-        total = tl.sum(kept)
-        for i in range(0, tl.cdiv(vocab, BLOCK)):
-            offset = i * BLOCK + tl.arange(0, BLOCK)
-            p = tl.load(probs + base + offset, mask=offset < vocab, other=-1.0)
-            tl.store(out + base + offset, tl.where(p >= cut, p / total, 0.0), mask=offset < vocab)
-
-
-@triton.jit
 def integer_bounds_kernel(
     probs, limits, out, rows, vocab,
     MASS: tl.constexpr, BLOCK: tl.constexpr, PROGRAMS: tl.constexpr,
@@ -284,10 +252,6 @@ ACCEPTED = {
 }
 
 TOP_K = {
-    "one-bound": Twin(
-        functools.partial(top_k_renorm_prob, impl=Cut(one_bound_kernel)),
-        "one bound a pass: 30 passes over the vocabulary instead of 10",
-    ),
     "integer-bounds": Twin(
         functools.partial(top_k_renorm_prob, impl=Cut(integer_bounds_kernel)),
         "bit patterns compared as int32 instead of as the floats they are",

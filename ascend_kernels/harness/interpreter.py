@@ -32,7 +32,7 @@ def enable_on_cpu() -> None:
 
 def mend() -> None:
     """fp32 -> bf16 rounds to nearest even (stock: truncates); a bf16 dot uses the values (stock: raw bits);
-    `tl.gather` works (triton-ascend's interpreter has none)."""
+    `tl.gather` works (triton-ascend's interpreter has none); sums of integers keep their type."""
     import numpy as np
     import torch
     import triton.language as tl
@@ -63,6 +63,17 @@ def mend() -> None:
         return dot(self, widened(a), widened(b), *rest)
 
     builder.create_dot = dot_of_values
+
+    # A sum of int32 is int32, also where it overflows (stock: int64 data behind an int32 type).
+    reduction = interpreter.ReduceOps.__mro__[1]
+    to_tensor = reduction.to_tensor
+
+    def of_its_type(self, result, dtype):
+        if getattr(result, "shape", ()) and dtype.scalar.is_int():
+            result = result.astype(interpreter._get_np_dtype(dtype.scalar))
+        return to_tensor(self, result, dtype)
+
+    reduction.to_tensor = of_its_type
 
     if not hasattr(builder, "create_gather"):
 
