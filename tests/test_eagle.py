@@ -470,6 +470,7 @@ def test_plans_keep_the_limits(n, on):
         (lambda: plan.choose(4, 17, NPU), r"topk 17: .* need \d+ bits of UB, Ascend910B1 has 1572864"),
         (lambda: plan.vocabulary(4, 2**24 + 1, NPU), "a vocabulary of 16777217"),
         (lambda: plan.draw(2**18 + 1), "a vocabulary of 262145"),
+        (lambda: plan.paged(4, 4097, NPU), "runs of 4097 slots need 3145728 bits of UB, Ascend910B1 has 1572864"),
     ],
 )
 def test_what_does_not_fit_is_refused(make, words):

@@ -68,17 +68,17 @@ class PagedDraft:
     def launch(self, tensors: dict[str, torch.Tensor], topk: int, num_steps: int, page_size: int) -> None:
         """Launch on checked arguments, in the order of the kernel's signature."""
         requests, pool_len = len(tensors["seq_lens"]), tensors["req_to_token"].shape[1]
-        programs = plan.programs(requests, device.of(tensors["seq_lens"]))
+        made = plan.paged(requests, max(page_size, num_steps), device.of(tensors["seq_lens"]))
         sizes = {"requests": requests, "pool_len": pool_len, "num_steps": num_steps, "page_size": page_size}
         launch(
             self.kernel,
-            (programs,),
+            (made.programs,),
             {**tensors, **sizes},
             {
                 "TOPK": topk,
                 "STEPS": plan.power_of_two(num_steps),
                 "PAGE": plan.power_of_two(page_size),
-                "PROGRAMS": programs,
+                "PROGRAMS": made.programs,
             },
         )
 
@@ -110,8 +110,9 @@ def assign_paged_draft_cache_locs(
 ) -> None:
     """Draft slots of every branch, and the copies its first page needs.
 
-    Shapes and dtypes as in the table above.  Raises TypeError or ValueError naming the argument.  validate=True
-    also checks, waiting for the device, that rows lie in the pool and drafts in their rows.
+    Shapes and dtypes as in the table above.  Raises TypeError or ValueError naming the argument, PlanError for
+    pages that do not fit.  validate=True also checks, waiting for the device, that rows lie in the pool and drafts
+    in their rows.
     """
     pool = check.tensor("req_to_token", req_to_token, dtypes=check.INTEGERS, shape=(None, None))
     rows = check.tensor("req_pool_indices", req_pool_indices, dtypes=check.INTEGERS, shape=(None,), like=pool)

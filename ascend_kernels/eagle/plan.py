@@ -84,6 +84,17 @@ def vocabulary(rows: int, vocab: int, device: Device, block: int = 1024) -> Plan
     return Plan(programs(rows, device), 1, min(block, power_of_two(vocab)))
 
 
+def paged(requests: int, longest: int, device: Device) -> Plan:
+    """One request a program at a time; a run of `longest` slots, a page or the draft steps, is copied at once."""
+    tile = power_of_two(longest)
+    need = BITS * tile * 48  # two loads and two stores of up to 8 bytes a slot, in two buffers, and their casts
+    if device.ascend and need > BITS * device.ub_bytes:
+        raise PlanError(
+            f"runs of {longest} slots need {need} bits of UB, {device.name} has {BITS * device.ub_bytes}"
+        )
+    return Plan(programs(requests, device), 1, tile)
+
+
 def trees(requests: int, nodes: int, device: Device) -> Plan:
     """One request a program at a time."""
     return Plan(programs(requests, device), 1, lanes(nodes))

@@ -25,7 +25,8 @@ def top_k_renorm_prob(
     """`probs` with only the `top_k[r]` largest of row r kept, ties at the cut included, renormalised.
 
     Shapes and dtypes as in the table above.  impl: by default what suits the device.  Raises TypeError or
-    ValueError naming the argument, PlanError for a vocabulary above 2**24.  validate=True also checks, waiting for the device, that rows are probabilities that
+    ValueError naming the argument, PlanError for a vocabulary above 2**24.
+    validate=True also checks, waiting for the device, that rows are probabilities that
     sum to one and that top_k is at least 1.
     """
     check.tensor("probs", probs, dtypes=(torch.float32,), shape=(None, None))

@@ -26,7 +26,8 @@ def top_p_renorm_prob(
     renormalised.
 
     Shapes and dtypes as in the table above.  impl: by default what suits the device.  Raises TypeError or
-    ValueError naming the argument, PlanError for a vocabulary above 2**24.  validate=True also checks, waiting for the device, that rows are probabilities that
+    ValueError naming the argument, PlanError for a vocabulary above 2**24.
+    validate=True also checks, waiting for the device, that rows are probabilities that
     sum to one and that 0 < top_p <= 1.
     """
     check.tensor("probs", probs, dtypes=(torch.float32,), shape=(None, None))
