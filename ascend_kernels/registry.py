@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from . import token_pool
+from . import kpool, token_pool
 from .harness.spec import Op
+from .kpool import cases as kpool_cases
+from .kpool import compare as kpool_compare
+from .kpool import cost as kpool_cost
+from .kpool import reference as kpool_reference
+from .kpool import twins as kpool_twins
 from .token_pool import cases as token_pool_cases
 from .token_pool import reference as token_pool_reference
 from .token_pool import twins as token_pool_twins
@@ -24,6 +29,63 @@ def _draft_bytes(arguments) -> int:
 
 
 _ROWS = (
+    Op(
+        name="compute_pooled_write_locs",
+        family="kpool",
+        call=kpool.compute_pooled_write_locs,
+        reference=kpool_reference.compute_pooled_write_locs,
+        torch_form=kpool_reference.write_locs_in_torch,
+        cases=kpool_cases.LOCATE,
+        implementations=("lanes",),
+        bytes_moved=kpool_cost.locate_bytes,
+    ),
+    Op(
+        name="expand_pools_and_append_tail",
+        family="kpool",
+        call=kpool.expand_pools_and_append_tail,
+        reference=kpool_reference.expand_pools_and_append_tail,
+        torch_form=kpool_reference.expand_in_torch,
+        cases=kpool_cases.EXPAND,
+        implementations=("block",),
+        twins=kpool_twins.EXPAND,
+        bytes_moved=kpool_cost.expand_bytes,
+    ),
+    Op(
+        name="kpool_compress_and_write_cache",
+        family="kpool",
+        call=kpool.kpool_compress_and_write_cache,
+        reference=kpool_reference.kpool_compress_and_write_cache,
+        torch_form=kpool_reference.compress_in_torch,
+        cases=kpool_cases.COMPRESS,
+        writes=("kv_cache",),
+        implementations=("kronecker", "matrix"),
+        twins=kpool_twins.COMPRESS,
+        compare=kpool_compare.entries_close,
+        bytes_moved=kpool_cost.compress_bytes,
+    ),
+    Op(
+        name="kpool_decode_update_and_maybe_write_cache_batched",
+        family="kpool",
+        call=kpool.kpool_decode_update_and_maybe_write_cache_batched,
+        reference=kpool_reference.kpool_decode_update_and_maybe_write_cache_batched,
+        torch_form=kpool_reference.decode_in_torch,
+        cases=kpool_cases.DECODE,
+        writes=("kv_cache", "tail"),
+        implementations=("kronecker",),
+        compare=kpool_compare.entries_close,
+        bytes_moved=kpool_cost.decode_bytes,
+    ),
+    Op(
+        name="kpool_seed_tail_cache",
+        family="kpool",
+        call=kpool.kpool_seed_tail_cache,
+        reference=kpool_reference.kpool_seed_tail_cache,
+        torch_form=kpool_reference.seed_in_torch,
+        cases=kpool_cases.SEED,
+        writes=("tail",),
+        implementations=("tokens", "tiles"),
+        bytes_moved=kpool_cost.seed_bytes,
+    ),
     Op(
         name="assign_req_to_token_pool",
         family="token_pool",
