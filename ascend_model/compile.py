@@ -55,6 +55,7 @@ DTYPES = {
 LOCATION_LINE = re.compile(r"^#loc\d* = .*\n?", re.M)
 LOCATION_USE = re.compile(r' loc\((?:[^()"]|"(?:[^"\\]|\\.)*"|\((?:[^()"]|"(?:[^"\\]|\\.)*"|\([^()]*\))*\))*\)')
 LOCATION_FILE = re.compile(r'(loc\(")((?:[^"\\]|\\.)*)(")')
+TELLING = re.compile(r"error:|[Aa]ssert|UNREACHABLE|LLVM ERROR|encountered|unsupported operation|dyn_cast|Error: ")
 HIVMC = re.compile(r"hivmc|Failed to run BiShengIR pipeline|BiShengIR pipeline")
 
 
@@ -118,7 +119,7 @@ def compile_kernel(
     made = Compiled(OK, "", name, target, version, toolchain.triton_ascend_version() or "")
     answer = WORKER.ask(request, timeout)
     if "error" in answer:
-        words = _first_words(shorten_paths(answer["message"], request["path"]))
+        words = _first_words(_telling(shorten_paths(answer["message"], request["path"])))
         return dataclasses.replace(made, status=answer["error"], message=words)
     linalg = portable_locations(answer["linalg"], request["path"])
     flags = [f"--target={target}", *FLAGS]
@@ -349,7 +350,9 @@ def run_compiler(linalg: str, flags: list[str], version: str, timeout: float) ->
         )  # fmt: skip
         if generic.returncode:
             return _failure(COMPILE_FAILED, "bishengir-opt: " + _first_words(generic.stderr), notes)
-        return {"status": OK, "message": "", "hivm": hivm, "generic": generic.stdout, "notes": notes}
+        # Locations that the compiler made up name its input file; its folder is another at every run.
+        hivm, text = (form.replace(folder + os.sep, "") for form in (hivm, generic.stdout))
+        return {"status": OK, "message": "", "hivm": hivm, "generic": text, "notes": notes}
 
 
 def _failure(status: str, message: str, notes: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -382,6 +385,13 @@ def shorten_paths(text: str, path: list[str]) -> str:
     for root in sorted({entry.rstrip(os.sep) + os.sep for entry in path}, key=len, reverse=True):
         text = text.replace(root, "")
     return text
+
+
+def _telling(text: str) -> str:
+    """The lines of a compiler's last words that say what happened, in front of the dump it printed."""
+    lines = text.splitlines()
+    telling = [line for line in lines if TELLING.search(line)]
+    return "\n".join([*telling, *(line for line in lines if line not in telling)])
 
 
 def _first_words(text: str, most: int = 40) -> str:

@@ -85,9 +85,10 @@ def lower(request: dict[str, Any]) -> dict[str, Any]:
     from triton.backends.ascend.compiler import AscendBackend, make_ttir, ttir_to_linalg
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
+    from triton.runtime.jit import JITFunction
 
     kernel = load_kernel(request)
-    while not hasattr(kernel, "cache_key"):
+    while not isinstance(kernel, JITFunction):
         kernel = kernel.fn  # autotuner, heuristics
     target = GPUTarget("npu", request["target"], 0)
     backend = AscendBackend(target)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from . import device
+from . import device, interpreter
 from .launch import Launch, on_device, run_with
 from .spec import (
     COMPILE_FAILED,
@@ -24,6 +24,7 @@ from .spec import (
     WRONG_RESULT,
     Arguments,
     CompileFailed,
+    Fault,
     Op,
     PlanError,
     Unsupported,
@@ -56,6 +57,11 @@ class Guarded:
     view: torch.Tensor
     allocation: torch.Tensor
 
+    def span(self) -> tuple[int, int]:
+        """Addresses between the red zones."""
+        begin = self.allocation.data_ptr()
+        return begin + RED, begin + len(self.allocation) - RED
+
     def outside(self) -> torch.Tensor:
         """The allocation's bytes with the named elements blanked: red zones and the gaps between strides."""
         copy = self.allocation.clone()
@@ -65,14 +71,14 @@ class Guarded:
 
 def guard(tensor: torch.Tensor, place: torch.device | str) -> Guarded:
     """A copy of `tensor` on device `place`, strides and gap bytes kept, between red zones."""
-    storage = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
+    # torch.empty may be the poisoned one here.
+    storage = torch.tensor([], dtype=torch.uint8).set_(tensor.untyped_storage())
     allocation = torch.full((RED + len(storage) + RED,), _poison(tensor.dtype), dtype=torch.uint8, device=place)
     allocation[RED : RED + len(storage)] = storage.to(place)
     shift = RED // tensor.element_size()
-    like = torch.empty(0, dtype=tensor.dtype)
     usable = len(allocation) // tensor.element_size() * tensor.element_size()
-    view = allocation[:usable].view(like.dtype)
-    view = view.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset() + shift)
+    elements = allocation[:usable].view(tensor.dtype)
+    view = elements.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset() + shift)
     return Guarded(view, allocation)
 
 
@@ -149,7 +155,8 @@ def run(call: Callable[..., Any], arguments: Arguments, place: torch.device | st
     guarded = {k: guard(v, place) for k, v in arguments.items() if isinstance(v, torch.Tensor)}
     given = {k: guarded[k].view if k in guarded else v for k, v in arguments.items()}
     with poisoned_allocations() as allocated:
-        result = call(**given, **more)
+        with interpreter.watched(lambda: [one.span() for one in (*guarded.values(), *allocated)]):
+            result = call(**given, **more)
     return Run(guarded, list(_flatten("output", result)), allocated)
 
 
@@ -255,8 +262,15 @@ def _state_of(error: Exception) -> tuple[str, str]:
     words = f"{type(error).__name__}: {error}"
     if isinstance(error, Unsupported | PlanError):
         return UNSUPPORTED, str(error)
+    if isinstance(error, Fault):
+        return WRONG_RESULT, str(error)
     if isinstance(error, CompileFailed):
         return COMPILE_FAILED, str(error)
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, interpreter.OutOfBounds):
+            return WRONG_RESULT, str(cause)
+        cause = cause.__cause__ or cause.__context__
     # triton's own names; the module is not imported here since not every host has it
     if type(error).__name__ in ("CompilationError", "CompileTimeAssertionFailure", "MLIRCompilationError"):
         return COMPILE_FAILED, words

@@ -5,8 +5,11 @@ It shows the logic of a kernel on CPU tensors.  It says nothing about hardware.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from . import device
 
@@ -25,8 +28,6 @@ def enable_on_cpu() -> None:
     """
     if NAME not in os.environ and device.kind() == "cpu" and "triton" not in sys.modules:
         os.environ[NAME] = "1"
-    if on():
-        mend()
 
 
 def mend() -> None:
@@ -61,3 +62,86 @@ def mend() -> None:
         return dot(self, widened(a), widened(b), *rest)
 
     builder.create_dot = dot_of_values
+    _watch_accesses(interpreter, builder)
+
+
+class OutOfBounds(IndexError):
+    """A kernel touched memory of no tensor that was handed to it."""
+
+
+_WATCH: list[Callable[[], Iterable[tuple[int, int]]]] = []
+
+
+@contextlib.contextmanager
+def watched(ranges: Callable[[], Iterable[tuple[int, int]]]) -> Iterator[None]:
+    """Inside the block every interpreted access must lie in one of the address ranges `[begin, end)`, and lanes
+    that a mask leaves out without `other=` are loaded as poison, as nothing defines them.
+
+    Raises OutOfBounds, through triton's InterpreterError, with the program and the place.
+    """
+    if on():
+        mend()
+    _WATCH.append(ranges)
+    try:
+        yield
+    finally:
+        _WATCH.pop()
+
+
+def _check(what: str, pointers: Any, mask: Any, size: int, program: Any) -> None:
+    import numpy as np
+
+    addresses = np.asarray(pointers).astype(np.int64).ravel()
+    wanted = np.broadcast_to(np.asarray(mask, dtype=bool), np.shape(pointers)).ravel()
+    addresses = addresses[wanted]
+    inside = np.zeros(addresses.shape, dtype=bool)
+    nearest = None
+    for begin, end in _WATCH[-1]():
+        inside |= (addresses >= begin) & (addresses + size <= end)
+        if len(addresses) and (nearest is None or abs(addresses[0] - begin) < abs(addresses[0] - nearest)):
+            nearest = begin
+    if not inside.all():
+        at = int(addresses[~inside][0])
+        where = (
+            "" if nearest is None else f", {(at - nearest) // size} elements from the start of the nearest tensor"
+        )
+        raise OutOfBounds(f"out of bounds {what} in program {tuple(program)}{where}")
+
+
+def _watch_accesses(interpreter: Any, builder: Any) -> None:
+    import numpy as np
+
+    load, store = builder.create_masked_load, builder.create_masked_store
+    rmw, cas = builder.create_atomic_rmw, builder.create_atomic_cas
+
+    def item(pointers: Any) -> int:
+        return max(1, pointers.get_element_ty().primitive_bitwidth // 8)
+
+    def checked_load(self, ptrs, mask, other, *rest):
+        if not _WATCH:
+            return load(self, ptrs, mask, other, *rest)
+        _check("read", ptrs.data, mask.data, item(ptrs), self.grid_idx)
+        result = load(self, ptrs, mask, other, *rest)
+        if other is None and not np.all(mask.data):
+            unset = np.full(1, 0xFF if ptrs.get_element_ty().is_floating() else 0xA5, np.uint8)
+            poison = np.repeat(unset, result.data.dtype.itemsize).view(result.data.dtype)
+            result = interpreter.TensorHandle(np.where(mask.data, result.data, poison), result.dtype)
+        return result
+
+    def checked_store(self, ptrs, value, mask, *rest):
+        if _WATCH:
+            _check("write", ptrs.data, mask.data, item(ptrs), self.grid_idx)
+        return store(self, ptrs, value, mask, *rest)
+
+    def checked_rmw(self, op, ptr, value, mask, *rest):
+        if _WATCH:
+            _check("atomic access", ptr.data, mask.data, item(ptr), self.grid_idx)
+        return rmw(self, op, ptr, value, mask, *rest)
+
+    def checked_cas(self, ptr, *rest):
+        if _WATCH:
+            _check("atomic access", ptr.data, True, item(ptr), self.grid_idx)
+        return cas(self, ptr, *rest)
+
+    builder.create_masked_load, builder.create_masked_store = checked_load, checked_store
+    builder.create_atomic_rmw, builder.create_atomic_cas = checked_rmw, checked_cas

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from . import device, interpreter
 from .device import GRID_LIMIT
 from .spec import PlanError
 
@@ -32,6 +33,13 @@ class Launch:
 
 def on_device(launch: Launch) -> None:
     """Run on the device of the tensors, on its current stream (on CPU tensors: Triton's interpreter)."""
+    if interpreter.on():
+        interpreter.mend()
+    elif device.kind() == "cpu":
+        raise RuntimeError(
+            "no NPU or GPU here, and triton was imported before ascend_kernels could switch its interpreter on: "
+            "import ascend_kernels first, or set TRITON_INTERPRET=1"
+        )
     launch.kernel[launch.grid](*launch.args.values(), **launch.constants, **launch.options)
 
 

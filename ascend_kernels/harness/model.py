@@ -7,7 +7,7 @@ from typing import Any
 
 from . import device
 from .launch import Launch
-from .spec import CompileFailed, Unsupported
+from .spec import CompileFailed, Fault, Unsupported
 
 
 @dataclass
@@ -16,22 +16,34 @@ class Modelled:
     what it counted.
 
     target, compiler: as in `ascend_model.simulate`.  simulations: one a launch, in order.
+    unsafe: go on after an access outside a buffer, which then is a finding beside the numbers (for twins).
     """
 
     target: str = field(default_factory=device.target)
     compiler: str | None = None
+    unsafe: bool = False
     simulations: list[Any] = field(default_factory=list)
 
     def __call__(self, launch: Launch) -> None:
         import ascend_model
 
         done = ascend_model.simulate(
-            launch.kernel, launch.grid, launch.args, launch.constants, target=self.target, compiler=self.compiler
+            launch.kernel,
+            launch.grid,
+            launch.args,
+            launch.constants,
+            target=self.target,
+            compiler=self.compiler,
+            keep_numbers=self.unsafe,
         )
         self.simulations.append(done)
-        if done.status != "ok":
-            words = f"{done.status}: {done.message}"
-            raise (Unsupported if done.status in ascend_model.NOT_MODELLED else CompileFailed)(words)
+        if done.status != "ok" and done.cycles is None:
+            kind: type[Exception] = CompileFailed
+            if done.status in ascend_model.FAULTS:
+                kind = Fault
+            elif done.status in ascend_model.NOT_MODELLED:
+                kind = Unsupported
+            raise kind(f"{done.status}: {done.message}")
 
     @property
     def findings(self) -> list[str]:

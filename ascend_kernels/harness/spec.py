@@ -31,6 +31,10 @@ class CompileFailed(RuntimeError):
     """The kernel did not compile; the message starts with the failure class."""
 
 
+class Fault(RuntimeError):
+    """The kernel did something no right kernel does, such as an access outside its buffers."""
+
+
 class PlanError(ValueError):
     """A launch plan does not fit the device; raised before anything is compiled or written."""
 
@@ -58,7 +62,7 @@ class within:
         self, name: str, actual: torch.Tensor, expected: torch.Tensor, arguments: Arguments
     ) -> str | None:
         a, e = actual.double(), expected.double()
-        good = (a - e).abs() <= self.absolute + self.relative * e.abs()
+        good = e.isfinite() & ((a - e).abs() <= self.absolute + self.relative * e.abs())
         good |= (a == e) | (a.isnan() & e.isnan())
         return None if bool(good.all()) else first_difference(name, actual, expected, ~good)
 

@@ -182,11 +182,11 @@ def _model_entry(op: Op, case: str, impl: str) -> dict[str, Any]:
     """Verdict from executing the compiled code, and its counts and cycles."""
     from ascend_model import combined
 
-    runner = Modelled()
+    runner = Modelled(unsafe=impl in op.twins)
     # Executing compiled code is deterministic; a second run could only repeat the first.
     verdict = verify(op, case, impl, runner, repeat=False)
     entry = _entry(verdict)
-    entry["code"] = "+".join(dict.fromkeys(done.code[:16] for done in runner.simulations))
+    entry["code"] = "+".join(dict.fromkeys(done.compiled.code[:16] for done in runner.simulations))
     entry["notes"] = [note for done in runner.simulations for note in done.notes]
     entry["launches"] = len(runner.simulations)
     if verdict.ok:

@@ -33,10 +33,11 @@ def assign_kernel(
     lanes = tl.arange(0, BOUND)
     starts = tl.load(start_offset + lanes, mask=lanes < request, other=0).to(tl.int32)
     ends = tl.load(end_offset + lanes, mask=lanes < request, other=0).to(tl.int32)
-    source = tl.sum(ends - starts)
     start = tl.load(start_offset + request).to(tl.int32)
     length = tl.load(end_offset + request).to(tl.int32) - start
     row = tl.load(req_pool_indices + request).to(tl.int64)
+    # Behind the scalar loads, which then overlap with the two copies it waits for.
+    source = tl.sum(ends - starts)
     target = req_to_token + row * pool_len + start
     for i in range(part, tl.cdiv(length, BLOCK), PARTS):
         offset = i * BLOCK + tl.arange(0, BLOCK)

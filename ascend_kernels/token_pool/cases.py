@@ -81,6 +81,9 @@ def span_cases(reverse: bool) -> dict[str, Case]:
         "longest-row-8x512": case([512] * 8, 131072, timed=True),
         # edges
         "ragged": case(lengths(33, 0, 300), 1024, quick=True, note="around multiples of the block, empty too"),
+        "several-blocks": case(
+            [2048, 1023, 3, 1024, 1025, 7], 4096, quick=True, note="spans of several full blocks, more or less one"
+        ),
         "empty-span": case([3, 0, 7], 16, quick=True),
         "all-empty": case([0, 0, 0], 16),
         "no-requests": case([], 16),

@@ -49,7 +49,8 @@ def carried_at_top_kernel(
 ):  # fmt: skip
     source, target, length = _span(req_pool_indices, start_offset, end_offset, pool_len, BOUND)
     part = tl.program_id(1)
-    offset = (part - PARTS) * BLOCK + tl.arange(0, BLOCK)
+    # Taken off the vector: taken off the scalar in front of it, the same loop compiles well.
+    offset = part * BLOCK + tl.arange(0, BLOCK) - PARTS * BLOCK
     for _ in range(part, tl.cdiv(length, BLOCK), PARTS):
         offset += PARTS * BLOCK
         slots = tl.load(out_cache_loc + source + offset, mask=offset < length)
@@ -167,7 +168,7 @@ ASSIGN = {
     "carried": _twin(carried_kernel, "offsets carried through the loop, updated at its end"),
     "carried-at-top": _twin(carried_at_top_kernel, "offsets carried, updated at the top of the loop", safe=False),
     "carried-in-while": _twin(carried_in_while_kernel, "offsets carried through a while loop", safe=False),
-    "carried-by-where": _twin(carried_by_where_kernel, "offsets carried, updated by tl.where"),
+    "carried-by-where": _twin(carried_by_where_kernel, "offsets carried, updated by tl.where", safe=False),
     "mask-reversed": _twin(mask_reversed_kernel, "mask written from the other side: length > offset", safe=False),
     "mask-by-arithmetic": _twin(
         mask_by_arithmetic_kernel, "mask through arithmetic: (length - offset) > 0", safe=False

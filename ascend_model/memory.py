@@ -1,0 +1,840 @@
+"""Memory of one launch: the unified buffer by address, global buffers with bounds, and who may see what.
+
+Every access is checked three ways.  *Bounds*: inside the allocation or the tensor.  *Definedness*: bytes of
+the unified buffer that nothing wrote are followed through copies and lane-wise ops, and reported where they
+reach global memory, a reduction or the scalar pipe.  *Order*: each pipe runs on its own, so a pipe may use
+what another one wrote only after waiting for it; vector clocks say what each pipe has waited for, although
+the simulation itself runs in program order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ascend_model.parse import ELEMENT_BITS
+from ascend_model.timeline import MTE3, PIPES, Flags, S, Timeline, V
+
+UB_BYTES = 196608
+REPEAT_BYTES = 256
+"""What the vector unit takes in one repeat."""
+
+NUMPY_TYPE: dict[str, Any] = {
+    "i1": np.uint8,
+    "i8": np.int8,
+    "i16": np.int16,
+    "i32": np.int32,
+    "i64": np.int64,
+    "f16": np.float16,
+    "bf16": np.uint16,
+    "f32": np.float32,
+}
+VIEW_CODE = {"i8": "b", "i16": "h", "i32": "i", "i64": "q", "f16": "H", "bf16": "H", "f32": "f"}
+ALWAYS = 1 << 62
+"""A sequence number above any other: a pipe that keeps its own order has always seen its earlier work."""
+
+
+class Fault(Exception):
+    """Ends a launch: `status` is its state, the message says what and where."""
+
+    def __init__(self, status: str, message: str):
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something wrong with the compiled code or its arguments, seen during one launch."""
+
+    kind: str
+    message: str
+    place: str
+    program: int
+    count: int = 1
+
+    def __str__(self) -> str:
+        where = f" at {self.place}" if self.place else ""
+        times = f" ({self.count} times)" if self.count > 1 else ""
+        return f"{self.kind}: {self.message}{where}, program {self.program}{times}"
+
+
+def bf16_to_f32(bits: np.ndarray) -> np.ndarray:
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def f32_to_bf16(values: np.ndarray) -> np.ndarray:
+    """Round to nearest even; a NaN stays a NaN."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    rounded = ((bits + (((bits >> 16) & 1) + 0x7FFF)) >> 16).astype(np.uint16)
+    nan = (bits & 0x7FFFFFFF) > 0x7F800000
+    return np.where(nan, np.uint16(0x7FC0), rounded) if nan.any() else rounded
+
+
+class Atom:
+    """A stretch of the unified buffer that every allocation covers as a whole or not at all."""
+
+    __slots__ = ("dirty", "hi", "last", "lo", "r", "w", "w_hi", "w_lo", "watchers", "writer")
+
+    def __init__(self, lo: int, hi: int):
+        self.lo = lo
+        self.hi = hi
+        self.watchers: list[Alloc] = []
+        self.reset()
+
+    def reset(self) -> None:
+        self.w = [0, 0, 0, 0]
+        self.r = [0, 0, 0, 0]
+        self.w_lo = [0, 0, 0, 0]
+        self.w_hi = [0, 0, 0, 0]
+        self.last = -1
+        self.writer = -1
+        self.dirty = True
+
+
+class Alloc:
+    """A typed buffer at a fixed address. `rd` and `wr` say that scalar accesses need no further check."""
+
+    __slots__ = ("atoms", "hi", "lo", "name", "rd", "wr")
+
+    def __init__(self, name: str, lo: int, hi: int):
+        self.name = name
+        self.lo = lo
+        self.hi = hi
+        self.atoms: tuple[Atom, ...] = ()
+        self.rd = False
+        self.wr = False
+
+
+class Access:
+    """One operand in the unified buffer, resolved: numpy view, byte range, and the atoms it touches."""
+
+    __slots__ = (
+        "alloc",
+        "arr",
+        "atoms",
+        "dense",
+        "elem",
+        "hi",
+        "lo",
+        "n",
+        "nbytes",
+        "outside",
+        "repeats",
+        "shadow",
+        "shape",
+    )
+
+    repeats: int
+    alloc: Alloc
+    arr: Any
+    shadow: Any
+    atoms: tuple[Atom, ...]
+    elem: str
+    shape: tuple[int, ...]
+    lo: int
+    hi: int
+    n: int
+    nbytes: int
+    dense: bool
+    outside: bool
+
+
+class Global:
+    """A global buffer: the bytes of one tensor argument."""
+
+    def __init__(self, index: int, name: str, data: np.ndarray, elem: str, kind: int | None):
+        self.index = index
+        self.name = name
+        self.bytes = data
+        self.size = data.size
+        self.elem = elem
+        self.kind = kind
+        self.unit = max(1, ELEMENT_BITS[elem] // 8)
+        self.line0 = (index + 1) << 40
+        self.is_loaded = False
+        self.is_stored = False
+        self.owner: np.ndarray | None = None
+        self.reader: np.ndarray | None = None
+        self.pending: list[tuple[int, int, int, int, bool, Any]] = []
+        self.numpy: dict[str, np.ndarray] = {}
+        self.view: dict[str, Any] = {}
+        self.count: dict[str, int] = {}
+        for code in NUMPY_TYPE:
+            width = max(1, ELEMENT_BITS[code] // 8)
+            typed = data[: data.size // width * width].view(NUMPY_TYPE[code])
+            self.numpy[code] = typed
+            self.count[code] = typed.size
+            # a memoryview gives Python numbers; it has no half floats, which stay bits
+            self.view[code] = memoryview(typed.view(np.uint16) if code == "f16" else typed)
+        for code in ("i8", "i16", "i32", "i64", "f16", "bf16", "f32"):
+            setattr(self, "v_" + code, self.view[code])
+            setattr(self, "n_" + code, self.count[code])
+
+    def track(self) -> None:
+        """Remember which program wrote and read each element, to see programs that disturb each other."""
+        if self.is_stored:
+            self.owner = np.zeros(-(-self.size // self.unit), np.int32)
+            if self.is_loaded:
+                self.reader = np.zeros(-(-self.size // self.unit), np.int32)
+
+
+class Tile:
+    """One operand in global memory, resolved."""
+
+    __slots__ = (
+        "arr",
+        "bursts",
+        "elem",
+        "first",
+        "hi",
+        "lo",
+        "n",
+        "nbytes",
+        "outside",
+        "root",
+        "shape",
+        "strides",
+    )
+
+    root: Global
+    arr: Any
+    elem: str
+    first: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    lo: int
+    hi: int
+    n: int
+    nbytes: int
+    bursts: int
+    outside: bool
+
+    def indices(self) -> np.ndarray:
+        """Element index of every lane, in lane order."""
+        index = np.full(self.shape, self.first, np.int64)
+        for axis, (size, stride) in enumerate(zip(self.shape, self.strides)):
+            steps = np.arange(size, dtype=np.int64) * stride
+            index += steps.reshape([-1 if i == axis else 1 for i in range(len(self.shape))])
+        return index.reshape(-1)
+
+
+class Machine:
+    """The state that the generated code works on, one a compiled kernel; `begin` starts a program of the grid."""
+
+    def __init__(self, timeline: Timeline, places: Sequence[str]):
+        self.time = timeline
+        self.places = places
+        self.ub = np.zeros(UB_BYTES, np.uint8)
+        self.numpy = {code: self.ub.view(kind) for code, kind in NUMPY_TYPE.items()}
+        self.view = {
+            code: memoryview(self.numpy["bf16" if code == "f16" else code]) for code in VIEW_CODE
+        }
+        self.shadow_bytes = bytearray(b"\1") * UB_BYTES
+        self.shadow = np.frombuffer(self.shadow_bytes, np.uint8)
+        self.allocs: list[Alloc] = []
+        self.atoms: list[Atom] = []
+        self.by_address: dict[tuple[int, int], Alloc] = {}
+        self.peak = 0
+        self.flags = Flags()
+        self.seq = [0, 0, 0, 0]
+        self.clock = [[0] * 4 for _ in range(4)]
+        self.findings: dict[tuple[str, int, str], list[Any]] = {}
+        self.program = 0
+        self.dma = [0, 0]
+        self.dma_bytes = [0, 0]
+        self.bursts = [0, 0]
+        self.vector_ops = 0
+        self.repeats = 0
+        self.out_of_bounds = 0
+        self.locked = False
+        self.load_rate = 1.0
+        self.store_rate = 1.0
+        self.stored_until = 0
+
+    # ---- set-up
+
+    def add_alloc(self, name: str, lo: int, nbytes: int) -> Alloc:
+        """A buffer at an address of the unified buffer; the same address and size give the same buffer."""
+        known = self.by_address.get((lo, nbytes))
+        if known is None:
+            if lo < 0 or lo + nbytes > UB_BYTES:
+                raise Fault("out of bounds", f"{name} lies at bytes {lo}..{lo + nbytes} of {UB_BYTES} B of UB")
+            known = self.by_address[lo, nbytes] = Alloc(name, lo, lo + nbytes)
+            self.allocs.append(known)
+            self.peak = max(self.peak, lo + nbytes)
+        return known
+
+    def layout(self) -> None:
+        """Cut the unified buffer where any allocation begins or ends."""
+        cuts = sorted({0, UB_BYTES} | {x for a in self.allocs for x in (a.lo, a.hi)})
+        self.atoms = [Atom(lo, hi) for lo, hi in pairwise(cuts)]
+        for alloc in self.allocs:
+            alloc.atoms = tuple(a for a in self.atoms if a.lo < alloc.hi and a.hi > alloc.lo)
+            for atom in alloc.atoms:
+                atom.watchers.append(alloc)
+
+    def begin(self, program: int) -> None:
+        self.program = program
+        self.time.reset()
+        self.flags.reset()
+        self.ub[: self.peak] = 0xFF
+        self.shadow[: self.peak] = 1
+        for atom in self.atoms:
+            atom.reset()
+        for alloc in self.allocs:
+            alloc.rd = alloc.wr = False
+        self.seq = [0, 0, 0, 0]
+        self.stored_until = 0
+        self.locked = False
+        # a pipe keeps the order of its own work, except that vector results need a barrier
+        self.clock = [[ALWAYS if p == q and p != V else 0 for q in range(4)] for p in range(4)]
+
+    def end(self) -> None:
+        for source, waiter, event in self.flags.left():
+            self.report(
+                "missing wait",
+                f"{PIPES[source]} set flag {event} for {PIPES[waiter]} and nothing waited for it",
+                -1,
+            )
+
+    def report(self, kind: str, message: str, place: int, count: int = 1, detail: str = "") -> None:
+        """Keep one finding a kind, place and message; `detail` belongs to the first occurrence only."""
+        entry = self.findings.get((kind, place, message))
+        if entry is None:
+            self.findings[kind, place, message] = [count, self.program, detail]
+        else:
+            entry[0] += count
+
+    # ---- resolving operands
+
+    def access(
+        self, alloc: Alloc, elem: str, first: int, shape: tuple[int, ...], strides: tuple[int, ...]
+    ) -> Access:
+        """Resolve an operand in the unified buffer; `first` counts elements (bits for i1) from address 0."""
+        bits = ELEMENT_BITS[elem]
+        a = Access()
+        a.alloc, a.elem = alloc, elem
+        shape = tuple(max(0, n) for n in shape)
+        n = 1
+        for size in shape:
+            n *= size
+        a.n, a.shape = n, shape
+        if n == 0:
+            a.lo = a.hi = first * bits // 8
+            a.atoms, a.nbytes, a.dense, a.outside, a.repeats = (), 0, True, False, 0
+            a.arr = np.empty(shape, NUMPY_TYPE[elem])
+            a.shadow = np.empty(shape, np.uint8)
+            return a
+        last = first + sum((size - 1) * stride for size, stride in zip(shape, strides))
+        a.dense = last - first + 1 == n
+        if bits == 1:
+            if not a.dense:
+                raise Fault("unsupported", "a strided bit mask in the unified buffer")
+            a.lo, a.hi = first // 8, last // 8 + 1
+        else:
+            a.lo, a.hi = first * bits // 8, (last + 1) * bits // 8
+        a.outside = a.lo < alloc.lo or a.hi > alloc.hi
+        if a.lo < 0 or a.hi > UB_BYTES:
+            raise Fault("out of bounds", f"{alloc.name}: bytes {a.lo}..{a.hi} of {UB_BYTES} B of UB")
+        a.nbytes = a.hi - a.lo if bits == 1 else n * bits // 8
+        if a.dense:
+            a.repeats = -(-a.nbytes // REPEAT_BYTES)
+        else:
+            a.repeats = n // shape[-1] * -(-shape[-1] * bits // 8 // REPEAT_BYTES)
+        a.atoms = tuple(t for t in (self.atoms if a.outside else alloc.atoms) if t.lo < a.hi and t.hi > a.lo)
+        if bits == 1:
+            a.arr, a.shadow = first, self.shadow[a.lo : a.hi]
+        elif len(shape) == 1 and strides[0] == 1:
+            a.arr = self.numpy[elem][first : first + n]
+            a.shadow = self.shadow[a.lo : a.hi : bits // 8]
+        else:
+            width = bits // 8
+            steps = [stride * width for stride in strides]
+            a.arr = np.ndarray(shape, NUMPY_TYPE[elem], self.ub.data, a.lo, steps)
+            a.shadow = np.ndarray(shape, np.uint8, self.shadow_bytes, a.lo, steps)
+        return a
+
+    def tile(self, root: Global, elem: str, first: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Tile:
+        """Resolve an operand in global memory."""
+        t = Tile()
+        width = ELEMENT_BITS[elem] // 8 or 1
+        t.root, t.elem, t.first, t.strides = root, elem, first, strides
+        if len(shape) == 1:
+            n = shape[0]
+            if n < 0:
+                n, shape = 0, (0,)
+            span = (n - 1) * strides[0]
+            bursts = 1 if strides[0] == 1 else n
+        else:
+            shape = tuple(max(0, size) for size in shape)
+            n, span, bursts, dense = 1, 0, 1, 1
+            for size, stride in zip(reversed(shape), reversed(strides)):
+                n *= size
+                span += (size - 1) * stride
+                if size != 1:
+                    if stride == dense:
+                        dense *= size
+                    else:
+                        bursts *= size
+                        dense = -1
+        t.shape, t.n, t.bursts = shape, n, bursts
+        t.nbytes = n * width
+        if n == 0:
+            t.lo = t.hi = 0
+            t.outside = False
+            t.arr = np.empty(shape, NUMPY_TYPE[elem])
+            return t
+        t.lo, t.hi = first * width, (first + span + 1) * width
+        limit = root.count[elem]
+        t.outside = first < 0 or first + span >= limit
+        if t.outside:
+            t.arr = None
+        elif len(shape) == 1 and strides[0] == 1:
+            t.arr = root.numpy[elem][first : first + n]
+        else:
+            flat = root.numpy[elem]
+            t.arr = np.ndarray(shape, flat.dtype, flat, first * width, [s * width for s in strides])
+        return t
+
+    # ---- order between pipes
+
+    def touch(self, pipe: int, reads: tuple[Access, ...], writes: tuple[Access, ...], place: int) -> None:
+        """Record that a pipe's next op reads and writes these operands; report what it did not wait for."""
+        clock = self.clock[pipe]
+        issuer = self.clock[S]
+        for q in (1, 2, 3):
+            if issuer[q] > clock[q]:
+                clock[q] = issuer[q]
+        seq = self.seq[pipe] + 1
+        self.seq[pipe] = seq
+        c0, c1, c2, c3 = clock
+        for a in reads:
+            if a.outside:
+                self.ub_outside(a, "read", place)
+            for atom in a.atoms:
+                w = atom.w
+                if w[0] > c0 or w[1] > c1 or w[2] > c2 or w[3] > c3:
+                    self.late(pipe, a, atom, "reads", place)
+        for a in writes:
+            if a.outside:
+                self.ub_outside(a, "write", place)
+            for atom in a.atoms:
+                w = atom.w
+                if w[0] > c0 or w[1] > c1 or w[2] > c2 or w[3] > c3:
+                    self.late(pipe, a, atom, "overwrites", place)
+                r = atom.r
+                if r[0] > c0 or r[1] > c1 or r[2] > c2 or r[3] > c3:
+                    self.early(pipe, a, atom, place)
+        for a in reads:
+            for atom in a.atoms:
+                atom.r[pipe] = seq
+                atom.last = pipe
+                for alloc in atom.watchers:
+                    alloc.wr = False
+        for a in writes:
+            for atom in a.atoms:
+                if atom.last == pipe and atom.w[pipe] and atom.w[pipe] == seq - 1:
+                    if a.lo < atom.w_lo[pipe]:
+                        atom.w_lo[pipe] = a.lo
+                    if a.hi > atom.w_hi[pipe]:
+                        atom.w_hi[pipe] = a.hi
+                else:
+                    atom.w_lo[pipe] = a.lo
+                    atom.w_hi[pipe] = a.hi
+                atom.w[pipe] = seq
+                atom.writer = place
+                atom.last = pipe
+                for alloc in atom.watchers:
+                    alloc.rd = alloc.wr = False
+
+    def late(self, pipe: int, a: Access, atom: Atom, verb: str, place: int) -> None:
+        for q in range(4):
+            if atom.w[q] > self.clock[pipe][q] and a.lo < atom.w_hi[q] and atom.w_lo[q] < a.hi:
+                if q == pipe and atom.writer == place:
+                    # The compiler puts no barrier between a lane-wise op in place and its own next iteration,
+                    # where every lane follows itself through the same pipeline.
+                    continue
+                what = "no barrier stands between" if q == pipe else f"{PIPES[pipe]} did not wait for {PIPES[q]}"
+                self.report(
+                    "missing wait",
+                    f"{PIPES[pipe]} {verb} UB bytes {atom.lo}..{atom.hi}, written by {PIPES[q]}: {what}",
+                    place,
+                )
+
+    def early(self, pipe: int, a: Access, atom: Atom, place: int) -> None:
+        for q in range(4):
+            if q != pipe and atom.r[q] > self.clock[pipe][q]:
+                self.report(
+                    "missing wait",
+                    f"{PIPES[pipe]} overwrites UB bytes {atom.lo}..{atom.hi}, which {PIPES[q]} may still read: "
+                    f"{PIPES[pipe]} did not wait for {PIPES[q]}",
+                    place,
+                )
+
+    def set_flag(self, ts: int, source: int, waiter: int, event: int) -> int:
+        clock = self.clock[source]
+        if source == S:
+            for alloc in self.allocs:
+                alloc.rd = alloc.wr = False
+        else:
+            issuer = self.clock[S]
+            for q in (1, 2, 3):
+                if issuer[q] > clock[q]:
+                    clock[q] = issuer[q]
+        known = clock.copy()
+        known[source] = self.seq[source]
+        self.flags.put((source, waiter, event), (self.time.set_flag(ts, source), known))
+        return ts
+
+    def wait_flag(self, ts: int, source: int, waiter: int, event: int, place: int) -> int:
+        item = self.flags.take((source, waiter, event))
+        if item is None:
+            raise Fault(
+                "deadlock",
+                f"{PIPES[waiter]} waits for flag {event} of {PIPES[source]}, which was not set, "
+                f"at {self.places[place]}, program {self.program}",
+            )
+        up, known = item
+        clock = self.clock[waiter]
+        for q in range(4):
+            if known[q] > clock[q]:
+                clock[q] = known[q]
+        return self.time.wait_flag(ts, source, waiter, up)
+
+    def barrier(self, ts: int, pipe: int) -> int:
+        clock = self.clock[pipe]
+        if self.seq[pipe] > clock[pipe]:
+            clock[pipe] = self.seq[pipe]
+        self.seq_barrier(pipe)
+        return self.time.barrier(ts, pipe)
+
+    def seq_barrier(self, pipe: int) -> None:
+        """Within global memory the store pipe, too, needs a barrier to keep its order."""
+        if pipe == MTE3:
+            self.stored_until = self.seq[MTE3]
+
+    def barrier_all(self, ts: int) -> int:
+        for clock in self.clock:
+            for q in range(4):
+                if self.seq[q] > clock[q]:
+                    clock[q] = self.seq[q]
+        self.seq_barrier(MTE3)
+        return self.time.barrier_all(ts)
+
+    # ---- definedness
+
+    def undefined(self, a: Access) -> np.ndarray | None:
+        """Mask of lanes that nothing wrote (bytes, for a bit mask), or None when all are written."""
+        for atom in a.atoms:
+            if atom.dirty:
+                break
+        else:
+            return None
+        if a.dense:
+            if not self.shadow[a.lo : a.hi].any():
+                for atom in a.atoms:
+                    if a.lo <= atom.lo and atom.hi <= a.hi:
+                        atom.dirty = False
+                return None
+            return a.shadow.astype(bool)
+        return a.shadow.astype(bool) if a.shadow.any() else None
+
+    def define(self, a: Access, mask: np.ndarray | None = None) -> None:
+        """Mark an operand written; `mask` says which lanes took a value nothing wrote."""
+        if mask is None:
+            for atom in a.atoms:
+                if atom.dirty:
+                    break
+            else:
+                return
+            if a.dense:
+                self.shadow[a.lo : a.hi] = 0
+                for atom in a.atoms:
+                    if a.lo <= atom.lo and atom.hi <= a.hi:
+                        atom.dirty = False
+            else:
+                self._shadow_lanes(a, 0)
+            return
+        for atom in a.atoms:
+            atom.dirty = True
+        self._shadow_lanes(a, mask)
+
+    def _shadow_lanes(self, a: Access, value: Any) -> None:
+        width = ELEMENT_BITS[a.elem] // 8
+        if width <= 1:
+            a.shadow[...] = value
+            return
+        wide = np.ndarray((*a.shadow.shape, width), np.uint8, self.shadow_bytes, a.lo, (*a.shadow.strides, 1))
+        wide[...] = value if isinstance(value, int) else np.asarray(value)[..., None]
+
+    def need_defined(self, a: Access, what: str, place: int) -> None:
+        mask = self.undefined(a)
+        if mask is not None and mask.any():
+            self.report(
+                "uninitialised UB read",
+                f"{what} takes bytes {a.lo}..{a.hi} of UB, of which some were never written",
+                place,
+                int(mask.sum()),
+            )
+
+    def ub_outside(self, a: Access, verb: str, place: int) -> None:
+        self.out_of_bounds += 1
+        self.report(
+            f"out of bounds {verb}",
+            f"{verb} of UB bytes {a.lo}..{a.hi} through a buffer at {a.alloc.lo}..{a.alloc.hi}",
+            place,
+        )
+
+    # ---- values
+
+    def get(self, a: Any) -> Any:
+        """Values of an operand, in a type numpy computes in.  Scalars pass."""
+        if type(a) is not Access:
+            return a
+        elem = a.elem
+        if elem == "bf16":
+            return bf16_to_f32(a.arr)
+        if elem == "i1":
+            if a.n == 0:
+                return np.zeros(a.shape, bool)
+            shift = a.arr - 8 * a.lo
+            bits = np.unpackbits(self.ub[a.lo : a.hi], bitorder="little")
+            return bits[shift : shift + a.n].astype(bool).reshape(a.shape)
+        return a.arr
+
+    def put(self, a: Access, values: Any) -> None:
+        elem = a.elem
+        if elem == "bf16":
+            a.arr[...] = f32_to_bf16(np.broadcast_to(np.asarray(values, np.float32), a.shape))
+        elif elem == "i1":
+            if a.n == 0:
+                return
+            bits = np.broadcast_to(np.asarray(values, bool), a.shape).reshape(-1)
+            shift, rest = a.arr - 8 * a.lo, a.hi * 8 - a.arr - a.n
+            if shift or rest:
+                old = np.unpackbits(self.ub[a.lo : a.hi], bitorder="little")
+                old[shift : shift + a.n] = bits
+                bits = old
+            self.ub[a.lo : a.hi] = np.packbits(bits, bitorder="little")
+        else:
+            a.arr[...] = values
+
+    # ---- scalar accesses that need a closer look
+
+    def _scalar_claim(self, alloc: Alloc, lo: int, hi: int, write: bool, place: int) -> bool:
+        """Order check of a scalar access; True when every byte of the buffer is defined."""
+        seq = self.seq[S] + 1
+        self.seq[S] = seq
+        clock = self.clock[S]
+        dirty = False
+        probe = Access()
+        probe.lo, probe.hi = lo, hi
+        for atom in alloc.atoms:
+            dirty = dirty or atom.dirty
+            w, r = atom.w, atom.r
+            if w[1] > clock[1] or w[2] > clock[2] or w[3] > clock[3]:
+                self.late(S, probe, atom, "overwrites" if write else "reads", place)
+            if write and (r[1] > clock[1] or r[2] > clock[2] or r[3] > clock[3]):
+                self.early(S, probe, atom, place)
+            if write:
+                w[0] = seq
+                atom.w_lo[0], atom.w_hi[0] = alloc.lo, alloc.hi
+                for other in atom.watchers:
+                    if other is not alloc:
+                        other.rd = other.wr = False
+            else:
+                r[0] = seq
+            atom.last = S
+        return not dirty
+
+    def ub_load(self, alloc: Alloc, elem: str, index: int, place: int) -> Any:
+        bits = ELEMENT_BITS[elem]
+        lo, hi = index * bits // 8, (index * bits + bits + 7) // 8
+        if not alloc.lo <= lo < hi <= alloc.hi:
+            self.out_of_bounds += 1
+            self.report(
+                "out of bounds read",
+                f"scalar read of UB bytes {lo}..{hi} through a buffer at {alloc.lo}..{alloc.hi}",
+                place,
+            )
+            if lo < 0 or hi > UB_BYTES:
+                return 0
+        elif self._scalar_claim(alloc, lo, hi, False, place):
+            alloc.rd = bits > 1
+        elif self.shadow_bytes.find(1, lo, hi) >= 0:
+            self.report(
+                "uninitialised UB read",
+                f"the scalar pipe takes bytes {lo}..{hi} of UB, which were never written",
+                place,
+            )
+        if elem == "i1":
+            return (int(self.ub[lo]) >> (index % 8)) & 1
+        return self.scalar_value(elem, self.view[elem][index])
+
+    def ub_store(self, alloc: Alloc, elem: str, index: int, value: Any, place: int) -> None:
+        bits = ELEMENT_BITS[elem]
+        lo, hi = index * bits // 8, (index * bits + bits + 7) // 8
+        if not alloc.lo <= lo < hi <= alloc.hi:
+            self.out_of_bounds += 1
+            self.report(
+                "out of bounds write",
+                f"scalar write of UB bytes {lo}..{hi} through a buffer at {alloc.lo}..{alloc.hi}",
+                place,
+            )
+            return
+        if not alloc.wr and self._scalar_claim(alloc, lo, hi, True, place):
+            alloc.wr = bits > 1
+        self.shadow_bytes[lo:hi] = b"\0" * (hi - lo)
+        if elem == "i1":
+            old = int(self.ub[lo]) & ~(1 << (index % 8)) & 255
+            self.ub[lo] = old | ((int(value) & 1) << (index % 8))
+        else:
+            self.view[elem][index] = self.scalar_bits(elem, value)
+
+    @staticmethod
+    def scalar_value(elem: str, raw: Any) -> Any:
+        if elem == "bf16":
+            return float(bf16_to_f32(np.array([raw], np.uint16))[0])
+        if elem == "f16":
+            return float(np.array([raw], np.uint16).view(np.float16)[0])
+        return raw
+
+    @staticmethod
+    def scalar_bits(elem: str, value: Any) -> Any:
+        if elem == "bf16":
+            return int(f32_to_bf16(np.array([value], np.float32))[0])
+        if elem == "f16":
+            return int(np.array([value], np.float16).view(np.uint16)[0])
+        return value
+
+    def gm_outside(self, root: Global, elem: str, index: int, verb: str, place: int) -> int:
+        self.out_of_bounds += 1
+        self.report(
+            f"out of bounds {verb}",
+            f"scalar {verb} outside {root.name} ({root.count[elem]} elements)",
+            place,
+            detail=f"element {index}",
+        )
+        return 0
+
+    def gm_seen(self, root: Global, elem: str, index: int, write: bool, place: int) -> None:
+        """Order and ownership of a scalar access to a buffer that the kernel both reads and writes."""
+        width = ELEMENT_BITS[elem] // 8 or 1
+        t = Tile()
+        t.root, t.elem, t.first, t.shape, t.strides = root, elem, index, (1,), (1,)
+        t.lo, t.hi, t.n, t.bursts = index * width, (index + 1) * width, 1, 1
+        self.seq[S] += 1
+        self.gm_order(t, S, write, place)
+        if write:
+            self.own(t, None, False, place)
+        else:
+            self.mark_read(t)
+
+    # ---- global memory: order within a program, ownership between programs
+
+    def gm_order(self, t: Tile, pipe: int, write: bool, place: int) -> None:
+        root = t.root
+        if not root.is_stored:
+            return
+        pending = root.pending
+        clock = self.clock[pipe]
+        for lo, hi, q, seq, wrote, other in pending:
+            if lo < t.hi and t.lo < hi and (write or wrote):
+                if q == pipe:
+                    if q != MTE3 or seq <= self.stored_until:
+                        continue
+                elif seq <= clock[q]:
+                    continue
+                if t.bursts > 1 or other is not None:
+                    theirs = other.indices() if other is not None else np.arange(lo, hi)
+                    mine = t.indices()
+                    if other is not None and other.elem == t.elem and not np.isin(mine, theirs).any():
+                        continue
+                verb = "overwrites" if write else "reads"
+                if wrote:
+                    what = f"written by {PIPES[q]}"
+                else:
+                    what = f"which {PIPES[q]} may still read"
+                fix = "no barrier stands between" if q == pipe else f"{PIPES[pipe]} did not wait for {PIPES[q]}"
+                self.report("missing wait", f"{PIPES[pipe]} {verb} part of {root.name}, {what}: {fix}", place)
+                break
+        entry = (t.lo, t.hi, pipe, self.seq[pipe], write, t if t.bursts > 1 else None)
+        if pending and pending[-1][2] == pipe and pending[-1][4] == write and pending[-1][5] is None:
+            # neighbouring accesses of one pipe count as one
+            lo, hi = pending[-1][0], pending[-1][1]
+            if entry[5] is None and lo <= t.hi and t.lo <= hi and pipe == S:
+                pending[-1] = (min(lo, t.lo), max(hi, t.hi), pipe, self.seq[pipe], write, None)
+                return
+        pending.append(entry)
+        if len(pending) > 96:
+            keep = [e for e in pending if any(e[3] > self.clock[p][e[2]] for p in (2, 3) if p != e[2])]
+            root.pending = keep[-64:]
+
+    def mark_read(self, t: Tile) -> None:
+        reader = t.root.reader
+        if reader is not None:
+            reader[self.units(t)] = self.program + 1
+
+    @staticmethod
+    def units(t: Tile) -> Any:
+        """Positions in the ownership arrays, one a stored element."""
+        unit = t.root.unit
+        width = ELEMENT_BITS[t.elem] // 8 or 1
+        if t.bursts == 1:
+            return slice(t.lo // unit, -(-t.hi // unit))
+        if width == unit:
+            return t.indices()
+        return np.unique(t.indices() * width // unit)
+
+    def own(self, t: Tile, values: Any, atomic: bool, place: int) -> None:
+        """This program writes a tile: report elements that another program also writes.
+
+        An element written by a program that loaded it before is a read-modify-write: whatever another
+        program stores there in between is lost.  Two blind writes of different values are a race.
+        """
+        root = t.root
+        owner = root.owner
+        if owner is None or atomic or self.locked:
+            return
+        at = self.units(t)
+        me = self.program + 1
+        old = owner[at]
+        mixed = None
+        if root.reader is not None:
+            mixed = root.reader[at] == me
+        others = (old != 0) & (np.abs(old) != me)
+        if others.any():
+            modified = others & (old < 0)
+            if mixed is not None:
+                modified |= others & mixed
+            first = int(np.flatnonzero(others)[0])
+            position = first + at.start if isinstance(at, slice) else int(at[first])
+            other = abs(int(old[first])) - 1
+            where = f"element {position}, programs {other} and {self.program}"
+            if modified.any():
+                self.report(
+                    "read-modify-write overlap",
+                    f"a tile of {root.name} is loaded, changed in part and stored as a whole, and another program "
+                    f"stores to the same elements: one of the two stores is lost in some order",
+                    place,
+                    int(modified.sum()),
+                    where,
+                )
+            elif values is not None and t.arr is not None and old.size == np.size(values):
+                differ = np.asarray(values).reshape(-1) != t.arr.reshape(-1)
+                if (differ & others.reshape(-1)).any():
+                    self.report(
+                        "write-write race",
+                        f"two programs store different values to the same elements of {root.name}",
+                        place,
+                        int((differ & others.reshape(-1)).sum()),
+                        where,
+                    )
+        if mixed is None:
+            owner[at] = me
+        else:
+            owner[at] = np.where(mixed, -me, me)

@@ -1,0 +1,355 @@
+"""Execute compiled Ascend code of one launch on numpy buffers, keep time, and report what is wrong with it."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ascend_model.codegen import INT_BITS, Argument, Generated, generate, int_range, round_bf16, round_half
+from ascend_model.compile import Compiled, compile_kernel
+from ascend_model.costs import Costs, load_costs
+from ascend_model.memory import Fault, Finding, Global
+from ascend_model.parse import ParseError, parse
+from ascend_model.timeline import PIPES, Event, chrome_trace
+
+MAX_OPS = 20_000_000
+"""IR ops one program may execute in loops before it counts as endless."""
+
+
+OK = "ok"
+OUT_OF_BOUNDS = "out of bounds"
+FAULTS = (OUT_OF_BOUNDS, "deadlock", "endless loop", "division by zero")
+"""States of a launch whose compiled code ran in the model and is wrong."""
+NOT_MODELLED = ("unsupported", "unsupported: cube", "unreadable IR")
+"""States of a launch that compiled, but holds something the model does not know."""
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """One launch in the model; nothing here ran on a device.
+
+    status:    "ok", one of FAULTS or NOT_MODELLED, or a state of `compile_kernel`
+    message:   why it is not "ok", with the place
+    outputs:   the tensors among the arguments, which were written in place
+    counts:    what the code did, over all programs; no constant is in them
+    cycles:    time until the last core is done; None unless the status is "ok"
+    bound_cycles: the time that moving the same bytes takes at full memory bandwidth
+    busy, stalls: cycles of the slowest program by pipe and by cause
+    findings:  hazards and faults, most of which do not change the result of this one run
+    """
+
+    status: str
+    message: str = ""
+    outputs: dict[str, Any] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    cycles: int | None = None
+    bound_cycles: int | None = None
+    busy: dict[str, int] = field(default_factory=dict)
+    stalls: dict[str, int] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+    program_cycles: tuple[int, ...] = ()
+    critical_path: dict[str, int] = field(default_factory=dict)
+    executed_ops: int = 0
+    model_version: str = ""
+    trace: dict[str, Any] | None = None
+    compiled: Compiled | None = None
+
+    @property
+    def code(self) -> str:
+        """Hash of the compiled program; equal codes mean equal programs."""
+        return self.compiled.code if self.compiled else ""
+
+
+_CACHE: OrderedDict[tuple[str, str, bool], tuple[Any, Generated]] = OrderedDict()
+_CACHE_SIZE = 64
+
+
+def _program(generic: str, costs: Costs, trace: bool) -> tuple[Any, Generated]:
+    """The compiled Python function of a module and its machine, from a small cache."""
+    key = (hashlib.sha256(generic.encode()).hexdigest(), costs.version, trace)
+    found = _CACHE.get(key)
+    if found is None:
+        made = generate(parse(generic).entry, costs.table(), trace)
+        exec(compile(made.source, "<compiled kernel>", "exec"), made.namespace)
+        found = _CACHE[key] = (made.namespace["program"], made)
+        while len(_CACHE) > _CACHE_SIZE:
+            _CACHE.popitem(last=False)
+    else:
+        _CACHE.move_to_end(key)
+    return found
+
+
+def simulate(
+    kernel: Any,
+    grid: int | Sequence[int],
+    args: Mapping[str, Any] | Sequence[Any],
+    constants: Mapping[str, Any] | None = None,
+    target: str = "Ascend910B1",
+    compiler: str | None = None,
+    trace: bool = False,
+    *,
+    costs: Costs | None = None,
+    max_ops: int = MAX_OPS,
+    keep_numbers: bool = False,
+    timeout: float = 120.0,
+    cache: bool = True,
+) -> Simulation:
+    """Compile a `@triton.jit` function for Ascend and execute what the compiler made of it.
+
+    kernel:    any `@triton.jit` function that can be imported from its file
+    grid:      programs along one to three axes
+    args:      run-time arguments by name, or in the order of the signature: CPU tensors (written in place),
+               numpy arrays, numbers, None
+    constants: values of the `tl.constexpr` arguments
+    compiler:  ascendnpu-ir version; the default is the one `toolchain.default_version()` finds
+    trace:     keep a Chrome trace of every program
+    """
+    named = _by_name(kernel, args, constants or {})
+    compiled = compile_kernel(
+        kernel, named, constants, target=target, compiler=compiler, timeout=timeout, cache=cache
+    )
+    if compiled.status != OK:
+        return Simulation(compiled.status, compiled.message, notes=compiled.notes, compiled=compiled)
+    taken = {name: named[name] for name in compiled.arguments}
+    done = simulate_text(
+        compiled.generic, grid, taken, costs=costs, trace=trace, max_ops=max_ops, keep_numbers=keep_numbers
+    )
+    tensors = {name: value for name, value in named.items() if hasattr(value, "dtype")}
+    return replace(done, outputs=tensors, notes=(*compiled.notes, *done.notes), compiled=compiled)
+
+
+def _by_name(kernel: Any, args: Mapping[str, Any] | Sequence[Any], constants: Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(args, Mapping):
+        return dict(args)
+    names = [name for name in kernel.arg_names if name not in constants]
+    if len(args) > len(names):
+        raise ValueError(f"{kernel.__name__} takes {len(names)} run-time arguments, got {len(args)}")
+    return dict(zip(names, args))
+
+
+def simulate_text(
+    generic: str,
+    grid: int | Sequence[int],
+    args: Mapping[str, Any] | Sequence[Any],
+    *,
+    costs: Costs | None = None,
+    trace: bool = False,
+    max_ops: int = MAX_OPS,
+    keep_numbers: bool = False,
+) -> Simulation:
+    """Run the generic-form IR of one kernel over a grid.
+
+    `args` are the kernel's run-time arguments in order: torch CPU tensors or numpy arrays, written in place,
+    and numbers.  A launch that is wrong (out of bounds, deadlock, endless loop) has no cycles; with
+    `keep_numbers` the cycles of an out-of-bounds launch are given all the same, beside its status.
+    """
+    costs = costs or load_costs()
+    try:
+        function, made = _program(generic, costs, trace)
+    except ParseError as error:
+        return Simulation("unreadable IR", str(error), model_version=costs.version)
+    except Fault as fault:
+        return Simulation(fault.status, str(fault), model_version=costs.version)
+    named = dict(args) if isinstance(args, Mapping) else {f"arg{i}": a for i, a in enumerate(args)}
+    return _launch(function, made, _grid(grid), named, costs, trace, max_ops, keep_numbers)
+
+
+def _grid(grid: int | Sequence[int]) -> tuple[int, int, int]:
+    sizes = (grid,) if isinstance(grid, int) else tuple(int(g) for g in grid)
+    if not 1 <= len(sizes) <= 3 or any(g < 1 for g in sizes):
+        raise ValueError(f"a grid has one to three positive sizes, got {grid!r}")
+    if math.prod(sizes) > 65535:
+        raise ValueError(f"the device takes at most 65535 programs, got {math.prod(sizes)}")
+    return (*sizes, 1, 1)[:3]  # type: ignore[return-value]
+
+
+def _bytes_of(name: str, value: Any) -> np.ndarray:
+    """The memory of a tensor or array, from its first to its last element, as bytes that can be written."""
+    if isinstance(value, np.ndarray):
+        if value.size == 0:
+            return np.zeros(0, np.uint8)
+        span = 1 + sum((n - 1) * s // value.itemsize for n, s in zip(value.shape, value.strides))
+        flat = np.lib.stride_tricks.as_strided(value, (span,), (value.itemsize,))
+        return flat.view(np.uint8)
+    if value.device.type != "cpu":
+        raise TypeError(f"{name} is on {value.device}; the model needs CPU tensors")
+    if value.numel() == 0:
+        return np.zeros(0, np.uint8)
+    import torch
+
+    value = value.detach()
+    span = 1 + sum((n - 1) * s for n, s in zip(value.shape, value.stride()))
+    storage = torch.as_strided(value, (span,), (1,), value.storage_offset())
+    return storage.view(torch.uint8).numpy()
+
+
+def _bind(arguments: Sequence[Argument], grid: tuple[int, int, int], named: dict[str, Any]) -> list[Any]:
+    """Values for the device function: hidden arguments, the kernel's own, and the grid."""
+    own = [a for a in arguments[:-3] if not a.role]
+    if len(named) != len(own):
+        raise ValueError(f"the kernel takes {len(own)} run-time arguments, got {len(named)}: {', '.join(named)}")
+    values: list[Any] = []
+    given = iter(named.items())
+    for i, argument in enumerate(arguments[:-3]):
+        if argument.role:
+            empty = np.zeros(0, np.uint8)
+            hidden = Global(i, argument.role, empty, "i8", None) if argument.memref else 0
+            values.append(hidden)
+            continue
+        name, value = next(given)
+        if argument.memref:
+            if not hasattr(value, "dtype") or not hasattr(value, "shape"):
+                raise TypeError(f"{name} must be a tensor or an array, got {type(value).__name__}")
+            values.append(Global(i, name, _bytes_of(name, value), argument.memref.element, argument.kind))
+        elif argument.type in INT_BITS:
+            lo, hi = int_range(argument.type)
+            number = int(value)
+            if not lo <= number <= hi:
+                raise ValueError(f"{name} = {number} does not fit the kernel's {argument.type}")
+            values.append(number)
+        else:
+            exact = {"f16": round_half, "bf16": round_bf16}.get(argument.type, lambda x: float(np.float32(x)))
+            values.append(exact(float(value)))
+    return [*values, *grid]
+
+
+def _launch(
+    function: Any,
+    made: Generated,
+    grid: tuple[int, int, int],
+    named: dict[str, Any],
+    costs: Costs,
+    trace: bool,
+    max_ops: int,
+    keep_numbers: bool,
+) -> Simulation:
+    table = costs.table()
+    machine = made.machine
+    values = _bind(made.arguments, grid, named)
+    roots = [v for v in values if isinstance(v, Global)]
+    for root in roots:
+        root.is_loaded = root.index in made.loaded
+        root.is_stored = root.index in made.stored
+        root.track()
+    programs = math.prod(grid)
+    cores = min(int(table["target.vector_cores"]), programs)
+    # the memory's bandwidth is shared by the cores that are busy
+    shared = table["target.memory_bandwidth"] / table["target.clock"] / cores
+    machine.load_rate = min(table["dma.load_rate"], shared)
+    machine.store_rate = min(table["dma.store_rate"], shared)
+    machine.findings = {}
+    machine.dma, machine.dma_bytes, machine.bursts = [0, 0], [0, 0], [0, 0]
+    machine.vector_ops = machine.repeats = machine.out_of_bounds = 0
+    lines = int(table["scalar.cache_lines"])
+    blocks = [0] * len(made.blocks)
+    per_program: list[int] = []
+    busy = [0, 0, 0, 0]
+    stalls: dict[str, int] = {}
+    events: dict[int, list[Event]] = {}
+    slowest = -1
+    fault: Fault | None = None
+    with np.errstate(all="ignore"):
+        for block in range(programs):
+            machine.begin(block)
+            for root in roots:
+                root.pending = []
+            try:
+                ts, ran = function(block, max_ops, [0] * lines, *values)
+            except Fault as error:
+                fault = error
+                break
+            machine.end()
+            time = machine.time
+            cycles = max(ts, *time.done)
+            per_program.append(cycles)
+            for i, n in enumerate(ran):
+                blocks[i] += n
+            if cycles > slowest:
+                slowest = cycles
+                busy = [ts - time.waiting, *time.busy[1:]]
+                stalls = dict(time.stalls)
+            if trace:
+                events[block] = time.events
+    counts = _counts(made, blocks)
+    findings = tuple(
+        Finding(
+            kind,
+            message + (f"; {detail}" if detail else ""),
+            machine.places[place] if place >= 0 else "",
+            program,
+            n,
+        )
+        for (kind, place, message), (n, program, detail) in sorted(machine.findings.items())
+    )
+    outputs = {a: named[a] for a in named if hasattr(named[a], "dtype")}
+    version = costs.version
+    executed = sum(n * made.blocks[i]["ops"] for i, n in enumerate(blocks))
+    if fault is not None:
+        return Simulation(
+            fault.status,
+            str(fault),
+            outputs,
+            counts,
+            findings=findings,
+            executed_ops=executed,
+            model_version=version,
+        )
+    wrong = [f for f in findings if f.kind.startswith("out of bounds")]
+    status, message = OK, ""
+    if wrong:
+        status, message = OUT_OF_BOUNDS, f"{wrong[0].message} at {wrong[0].place}, program {wrong[0].program}"
+    per_core = [0] * cores
+    for block, cycles in enumerate(per_program):
+        per_core[block % cores] += cycles
+    moved = counts["bytes_in"] + counts["bytes_out"]
+    bound = math.ceil(moved / (table["target.memory_bandwidth"] / table["target.clock"]))
+    numbers = not wrong or keep_numbers
+    return Simulation(
+        status,
+        message,
+        outputs,
+        counts,
+        max(per_core) if numbers else None,
+        bound if numbers else None,
+        dict(zip(PIPES, busy)) if numbers else {},
+        stalls if numbers else {},
+        findings,
+        program_cycles=tuple(per_program) if numbers else (),
+        executed_ops=executed,
+        model_version=version,
+        trace=chrome_trace(events, table["target.clock"], "modelled") if trace else None,
+    )
+
+
+def _counts(made: Generated, blocks: Sequence[int]) -> dict[str, int]:
+    """Counts that depend on no constant, over all programs of the launch."""
+
+    def total(key: str) -> int:
+        return sum(n * made.blocks[i][key] for i, n in enumerate(blocks))
+
+    machine = made.machine
+    scalar = {key: total(key) for key in ("ub_loads", "ub_stores", "gm_loads", "gm_stores")}
+    return {
+        "scalar_accesses": sum(scalar.values()),
+        "scalar_waits_in_loops": total("scalar_waits_in_loops"),
+        "dma_in": machine.dma[0],
+        "dma_out": machine.dma[1],
+        "bytes_in": machine.dma_bytes[0],
+        "bytes_out": machine.dma_bytes[1],
+        "bursts_in": machine.bursts[0],
+        "bursts_out": machine.bursts[1],
+        "vector_ops": machine.vector_ops,
+        "vector_repeats": machine.repeats,
+        "ub_bytes": machine.peak,
+        "double_buffers": made.double_buffers,
+        "flags": total("flags"),
+        "barriers": total("barriers"),
+        "out_of_bounds": machine.out_of_bounds,
+    }

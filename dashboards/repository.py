@@ -1,0 +1,108 @@
+"""Reading a git repository: revisions, first-parent order, subjects.  Runs nothing that the repository names."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+FULL_HASH = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?\Z")
+
+# A repository's own configuration may name programs; none of them is to run while reading a log.
+_SAFE = ("-c", "log.showSignature=false", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
+
+
+class RepositoryError(Exception):
+    """The repository cannot answer: not a repository, no such revision, git missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One commit; `date` is the committer's clock in milliseconds, 0 where it is not known."""
+
+    hash: str
+    subject: str = ""
+    author: str = ""
+    date: int = 0
+
+
+def git(repo: str | Path, *arguments: str) -> str:
+    """Output of one git command in `repo`; RepositoryError with git's last words when it fails."""
+    environment = dict(os.environ, GIT_TERMINAL_PROMPT="0", GIT_OPTIONAL_LOCKS="0", LC_ALL="C")
+    command = ["git", "-C", str(repo), "--no-pager", *_SAFE, *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, env=environment, timeout=300, check=False)
+    except FileNotFoundError:
+        raise RepositoryError("git or the repository's folder is not there") from None
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        raise RepositoryError(f"git could not be run: {error}") from None
+    if done.returncode:
+        words = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise RepositoryError(words[-1] if words else f"git ended with {done.returncode}")
+    return done.stdout.decode("utf-8", "replace")
+
+
+def resolve(repo: str | Path, revision: str) -> str:
+    """Full hash of a revision; RepositoryError naming the revision where there is none."""
+    if not revision or "\0" in revision:
+        raise RepositoryError(f"not a revision: {revision!r}")
+    try:
+        out = git(repo, "rev-parse", "--verify", "--quiet", "--end-of-options", revision + "^{commit}")
+    except RepositoryError as error:
+        if is_shallow(repo):
+            raise RepositoryError(
+                f"unknown revision {revision!r}: the clone is shallow, fetch more of its history "
+                "(git fetch --unshallow)"
+            ) from None
+        reason = str(error)
+        raise RepositoryError(
+            f"unknown revision {revision!r}" + ("" if reason.startswith("git ended") else f": {reason}")
+        ) from None
+    found = out.split()[-1] if out.split() else ""
+    if not FULL_HASH.match(found):
+        raise RepositoryError(f"unknown revision {revision!r}")
+    return found
+
+
+def is_shallow(repo: str | Path) -> bool:
+    """Whether the clone's history was cut off."""
+    try:
+        return git(repo, "rev-parse", "--is-shallow-repository").strip() == "true"
+    except RepositoryError:
+        return False
+
+
+def first_parents(repo: str | Path, revision: str = "HEAD") -> list[Commit]:
+    """Commits of the first-parent line that ends at `revision`, oldest first."""
+    tip = resolve(repo, revision)
+    text = git(repo, "log", "--first-parent", "-z", "--format=%H%x00%an%x00%ct%x00%s", tip, "--")
+    fields = text.split("\0")
+    rows = [fields[at : at + 4] for at in range(0, len(fields) - 3, 4)]
+    return [Commit(h, subject, author, _milliseconds(when)) for h, author, when, subject in reversed(rows)]
+
+
+def line_through(repo: str | Path, base: str, head: str) -> list[Commit]:
+    """First-parent line of `base`, then the commits of `head`'s line that `base` does not contain."""
+    before = first_parents(repo, base)
+    ours = git(repo, "rev-list", "--first-parent", resolve(repo, head), "^" + resolve(repo, base), "--")
+    wanted = set(ours.split())
+    return before + [commit for commit in first_parents(repo, head) if commit.hash in wanted]
+
+
+def exists(repo: str | Path, hashes: Sequence[str]) -> set[str]:
+    """Those of `hashes` (full ones) that the repository holds."""
+    known = set()
+    for name in hashes:
+        try:
+            git(repo, "cat-file", "-e", name + "^{commit}")
+        except RepositoryError:
+            continue
+        known.add(name)
+    return known
+
+
+def _milliseconds(seconds: str) -> int:
+    return int(seconds) * 1000 if seconds.lstrip("-").isdigit() else 0

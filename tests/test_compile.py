@@ -1,0 +1,227 @@
+"""The compile path: statuses, specialisation, cache, and a worker that survives anything."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+from ascend_model import compile as compile_module
+from ascend_model import toolchain
+from ascend_model.compile import Compiled, compile_kernel, shorten_paths, strip_locations
+
+pytestmark = pytest.mark.compiler
+
+
+@pytest.fixture
+def kernels(tmp_path):
+    """Write kernel source to a file and load its functions."""
+
+    def load(source: str, name: str = "user_kernels"):
+        import importlib.util
+
+        file = tmp_path / f"{name}.py"
+        file.write_text("import triton\nimport triton.language as tl\n" + textwrap.dedent(source))
+        spec = importlib.util.spec_from_file_location(f"{name}_{os.urandom(4).hex()}", file)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load
+
+
+ADD = """
+@triton.jit
+def add(x, y, out, n, BLOCK: tl.constexpr):
+    offset = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offset < n
+    tl.store(out + offset, tl.load(x + offset, mask=mask) + tl.load(y + offset, mask=mask), mask=mask)
+"""
+
+
+def vectors(n=100, dtype=torch.float32):
+    return {name: torch.zeros(n, dtype=dtype) for name in ("x", "y", "out")}
+
+
+def compile_add(kernels, n=100, block=128, source=ADD, **more) -> Compiled:
+    return compile_kernel(kernels(source).add, {**vectors(n), "n": n}, {"BLOCK": block}, **more)
+
+
+def test_a_kernel_compiles_to_the_last_form(kernels):
+    made = compile_add(kernels)
+    assert (made.status, made.message) == ("ok", "")
+    assert made.arguments == ("x", "y", "out", "n")
+    assert "func.func @add" in made.linalg
+    assert "hivm.hir.vadd" in made.hivm
+    assert made.generic.lstrip().startswith(('"builtin.module"', "#loc"))
+    assert made.compiler == toolchain.default_version()
+
+
+def test_equal_programs_have_equal_codes(kernels):
+    once = compile_add(kernels)
+    comment = compile_add(
+        kernels, source=ADD.replace("    mask =", "    # a comment moves every line\n\n    mask =")
+    )
+    renamed = compile_add(kernels, source=ADD.replace("offset", "place"))
+    other = compile_add(kernels, source=ADD.replace("offset < n", "n > offset"))
+    assert once.code == comment.code == renamed.code
+    assert once.code != other.code
+    assert once.code != compile_add(kernels, block=256).code
+
+
+def test_an_argument_equal_to_one_becomes_a_constant(kernels):
+    made = compile_add(kernels, n=1)
+    assert made.arguments == ("x", "y", "out")
+
+
+def test_ub_overflow_is_its_own_status(kernels):
+    made = compile_add(kernels, block=1 << 18)
+    assert made.status == "ub overflow"
+    assert "requires" in made.message and "1572864 bits available" in made.message
+    assert made.generic == ""
+
+
+def test_a_fall_back_without_double_buffering_is_noted(kernels):
+    source = """
+    @triton.jit
+    def copy(x, out, n, BLOCK: tl.constexpr):
+        for i in range(0, tl.cdiv(n, BLOCK)):
+            offset = i * BLOCK + tl.arange(0, BLOCK)
+            tl.store(out + offset, tl.load(x + offset, mask=offset < n), mask=offset < n)
+    """
+    copy = kernels(source).copy
+    arguments = {"x": torch.zeros(9), "out": torch.zeros(9), "n": 1 << 20}
+    fits = compile_kernel(copy, arguments, {"BLOCK": 24576})
+    falls = compile_kernel(copy, arguments, {"BLOCK": 32768})
+    assert fits.status == falls.status == "ok"
+    assert fits.notes == ()
+    assert any("auto-multi-buffer to false" in note for note in falls.notes)
+
+
+def test_frontend_error_names_the_cause(kernels):
+    source = """
+    @triton.jit
+    def add(x, y, out, n, BLOCK: tl.constexpr):
+        tl.store(out, tl.load(x).to(tl.float8e4nv))
+    """
+    made = compile_add(kernels, source=source)
+    assert made.status == "frontend error"
+    assert "fp8" in made.message
+
+
+def test_a_kernel_with_an_unknown_name(kernels):
+    made = compile_add(kernels, source=ADD.replace("tl.load(y", "tl.lode(y"))
+    assert made.status == "frontend error"
+    assert "lode" in made.message
+
+
+def test_adapter_crash_is_a_status(kernels):
+    # A vector carried through `if`: the adapter dies on it, the interpreter passes.
+    source = """
+    @triton.jit
+    def add(x, y, out, n, BLOCK: tl.constexpr):
+        offset = tl.arange(0, BLOCK)
+        if tl.load(y) > 0:
+            offset = offset + n
+        tl.store(out + offset, tl.load(x + offset))
+    """
+    made = compile_add(kernels, source=source)
+    assert made.status == "adapter crash"
+    assert made.message
+
+
+def test_the_message_has_no_folder_of_this_machine(kernels, tmp_path):
+    assert shorten_paths(f"{tmp_path}/pkg/k.py:3", [str(tmp_path)]) == "pkg/k.py:3"
+
+
+def test_an_edited_file_is_compiled_anew(kernels):
+    before = compile_add(kernels)
+    after = compile_add(kernels, source=ADD.replace("+ tl.load(y", "- tl.load(y"))
+    assert before.status == after.status == "ok"
+    assert "vsub" in after.hivm and "vsub" not in before.hivm
+
+
+def test_the_worker_is_replaced_after_it_died(kernels):
+    assert compile_add(kernels).status == "ok"
+    compile_module.WORKER.process.kill()
+    compile_module.WORKER.process.wait()
+    assert compile_add(kernels, block=512).status == "ok"
+
+
+def test_time_limit(kernels):
+    made = compile_add(kernels, block=64, timeout=1e-6, cache=False)
+    assert made.status == "timed out"
+    assert compile_add(kernels, block=64).status == "ok"
+
+
+def test_the_cache_answers_and_a_damaged_record_is_ignored(kernels, tmp_path, monkeypatch):
+    monkeypatch.setenv("ASCEND_PERF_CACHE", str(tmp_path / "cache"))
+    first = compile_add(kernels)
+    [record] = (tmp_path / "cache" / "compiled").rglob("*.json.gz")
+    monkeypatch.setattr(compile_module, "run_compiler", lambda *_: pytest.fail("not from the cache"))
+    assert compile_add(kernels) == first
+    monkeypatch.undo()
+    monkeypatch.setenv("ASCEND_PERF_CACHE", str(tmp_path / "cache"))
+    record.write_bytes(record.read_bytes()[:50])
+    assert compile_add(kernels) == first
+
+
+def test_equal_in_processes_with_other_hash_seeds(tmp_path):
+    file = tmp_path / "one.py"
+    file.write_text("import triton\nimport triton.language as tl\n" + ADD)
+    script = """
+import sys, json, torch
+sys.path.insert(0, sys.argv[1])
+import one
+from ascend_model.compile import compile_kernel
+x = torch.zeros(100)
+made = compile_kernel(one.add, {"x": x, "y": x, "out": x, "n": 100}, {"BLOCK": 128}, cache=False)
+print(json.dumps([made.code, made.generic]))
+"""
+    found = set()
+    for seed in ("0", "1"):
+        env = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(__file__).parent.parent)}
+        done = subprocess.run(
+            [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, env=env
+        )
+        assert done.returncode == 0, done.stderr
+        found.add(tuple(json.loads(done.stdout)))
+    assert len(found) == 1
+
+
+def test_what_cannot_be_described_is_refused(kernels):
+    add = kernels(ADD).add
+    with pytest.raises(TypeError, match="argument n: expected a tensor"):
+        compile_kernel(add, {**vectors(), "n": "100"}, {"BLOCK": 128})
+    with pytest.raises(TypeError, match="constant BLOCK"):
+        compile_kernel(add, {**vectors(), "n": 100}, {"BLOCK": object()})
+
+
+def test_a_kernel_inside_a_function_is_refused():
+    import triton
+
+    @triton.jit
+    def inner(x):
+        pass
+
+    with pytest.raises(TypeError, match="move it to the top of its module"):
+        compile_kernel(inner, {"x": torch.zeros(1)})
+
+
+def test_a_compiler_that_is_not_here(kernels):
+    with pytest.raises(toolchain.ToolchainError, match=r"ascend-perf compilers add 0\.0\.1"):
+        compile_add(kernels, compiler="0.0.1")
+    with pytest.raises(toolchain.ToolchainError, match="is not a compiler version"):
+        compile_add(kernels, compiler="../../bin")
+
+
+def test_locations_are_stripped_whole():
+    text = (
+        '#loc1 = loc("k.py":3:0)\n%0 = "a.b"() : () -> i32 loc(#loc1)\n'
+        '%1 = "c.d"() : () -> () loc(callsite("f"("g.py":1:2) at #loc1))\n#loc2 = loc(unknown)\n'
+    )
+    assert strip_locations(text) == '%0 = "a.b"() : () -> i32\n%1 = "c.d"() : () -> ()\n'

@@ -1,0 +1,96 @@
+"""Every op of the registry, through the gate: values against the reference, everywhere it can run.
+
+A row in the registry is enough to be tested here.
+"""
+
+import pytest
+
+from ascend_kernels.harness import gate
+from ascend_kernels.harness.model import Modelled
+from ascend_kernels.harness.spec import OK, Op
+from ascend_kernels.registry import OPS
+
+
+def rows(which):
+    return list(_rows(which))
+
+
+def _rows(which):
+    for op in OPS.values():
+        for case in op.cases:
+            if which == "quick" and not op.cases[case].quick:
+                continue
+            if which == "edge" and (op.cases[case].quick or op.cases[case].timed):
+                continue
+            for impl in op.calls() if which == "quick" else op.implementations:
+                yield pytest.param(op, case, impl, id=f"{op.name}-{case}-{impl}")
+
+
+@pytest.mark.parametrize("op, case, impl", rows("quick"))
+def test_quick_case_in_the_interpreter(op: Op, case: str, impl: str):
+    verdict = gate.verify(op, case, impl)
+    assert verdict.state == OK, verdict.reason
+
+
+@pytest.mark.parametrize("op, case, impl", rows("edge"))
+def test_edge_case_in_the_interpreter(op: Op, case: str, impl: str):
+    verdict = gate.verify(op, case, impl)
+    assert verdict.state == OK, verdict.reason
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize("op, case, impl", rows("quick"))
+def test_quick_case_in_compiled_code(op: Op, case: str, impl: str):
+    runner = Modelled(unsafe=impl in op.twins)
+    verdict = gate.verify(op, case, impl, runner, repeat=False)
+    assert verdict.state == OK, verdict.reason
+    assert runner.simulations
+    if impl not in op.twins or op.twins[impl].safe:
+        assert not verdict.findings
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize(
+    "op, twin",
+    [pytest.param(op, t, id=f"{op.name}-{t}") for op in OPS.values() for t in op.twins if not op.twins[t].safe],
+)
+def test_hazard_of_an_unsafe_twin_is_found(op: Op, twin: str):
+    verdicts = [gate.verify(op, case, twin, Modelled(unsafe=True), repeat=False) for case in op.quick_cases()]
+    assert any(verdict.findings for verdict in verdicts)
+
+
+@pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)
+def test_row_is_complete(op: Op):
+    assert op.quick_cases() and op.timed_cases()
+    assert op.bytes_moved is not None and op.torch_form is not None
+    assert op.writes or op.reference(**op.cases[op.quick_cases()[0]].arguments()) is not None
+    arguments = op.cases[op.quick_cases()[0]].arguments()
+    assert op.bytes_moved(arguments) > 0
+    assert set(op.writes) <= set(arguments)
+    assert not set(op.implementations) & set(op.twins)
+
+
+@pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)
+def test_torch_form_agrees_with_the_reference(op: Op):
+    for case in op.quick_cases():
+        arguments = op.cases[case].arguments()
+        actual = gate.run(op.torch_form, arguments, "cpu")
+        expected = gate.run(op.reference, arguments, "cpu")
+        for name in op.writes:
+            got, want = actual.arguments[name].view, expected.arguments[name].view
+            assert op.compare(name, got, want, arguments) is None
+        assert len(actual.returned) == len(expected.returned)
+        for (name, got), (_, want) in zip(actual.returned, expected.returned):
+            assert op.compare(name, got, want, arguments) is None
+
+
+@pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)
+def test_cases_are_the_same_at_every_call(op: Op):
+    for case in op.quick_cases():
+        one, two = (op.cases[case].arguments() for _ in range(2))
+        assert list(one) == list(two)
+        for name, value in one.items():
+            if hasattr(value, "dtype"):
+                assert gate.exact(name, value, two[name], {}) is None
+            else:
+                assert value == two[name]
