@@ -83,7 +83,7 @@ _ROWS = (
         torch_form=kpool_reference.seed_in_torch,
         cases=kpool_cases.SEED,
         writes=("tail",),
-        implementations=("tokens", "tiles"),
+        implementations=("tokens",),
         bytes_moved=kpool_cost.seed_bytes,
     ),
     Op(

@@ -67,9 +67,8 @@ def _close(name: str, codes, scales, wanted_codes, wanted_scales) -> str | None:
     far = ~((got - want).abs() <= ERROR * want.abs().amax(1, keepdim=True)) if len(want) else got != got
     if bool(far.any()):
         return first_difference(f"{name} (dequantised)", got, want, far)
-    as_bytes = [
-        t.contiguous().view(torch.uint8).reshape(len(t), -1) for t in (codes, scales, wanted_codes, wanted_scales)
-    ]
+    parts = (codes, scales, wanted_codes, wanted_scales)
+    as_bytes = [t.contiguous().view(torch.uint8).flatten() for t in parts]
     different = int((as_bytes[0] != as_bytes[2]).sum()) + int((as_bytes[1] != as_bytes[3]).sum())
     total = sum(t.numel() for t in as_bytes[:2])
     if different > BYTES * total:

@@ -23,18 +23,20 @@ NONE = tl.constexpr(tl.PropagateNan.NONE)
 
 
 @functools.cache
-def hadamard(order: int, dtype: torch.dtype, place: torch.device) -> torch.Tensor:
-    """Unscaled Hadamard matrix in Sylvester order.  Its top left quarter is the one of half the order."""
-    signs = torch.ones(1, 1)
-    while len(signs) < order:
-        signs = torch.cat([torch.cat([signs, signs], 1), torch.cat([signs, -signs], 1)])
-    return signs.to(dtype).to(place)
-
-
-@functools.cache
 def native_fp8(place: torch.device) -> bool:
     """Whether the device casts to e4m3fn by itself."""
     return place.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(place) >= (8, 9)
+
+
+@triton.jit
+def hadamard(ORDER: tl.constexpr):
+    """Unscaled Hadamard matrix in Sylvester order: -1 where row & column has an odd number of ones."""
+    both = tl.arange(0, ORDER)[:, None] & tl.arange(0, ORDER)[None, :]
+    # The lowest bit of a sum is the parity of the lowest bits: no carry comes from below.
+    ones = both + (both >> 1) + (both >> 2) + (both >> 3)
+    if ORDER > 16:
+        ones += (both >> 4) + (both >> 5) + (both >> 6)
+    return (1 - 2 * (ones & 1)).to(tl.float32)
 
 
 @triton.jit
@@ -70,6 +72,14 @@ def rotate_kronecker(x, h8, h16):
     """H128 = H8 (x) H16: two products by small factors, each a broadcast multiply and a sum."""
     inner = tl.sum(tl.reshape(x.to(tl.float32), (8, 1, 16)) * h16[None, :, :], 2)
     outer = tl.sum(tl.reshape(inner, (1, 8, 16)) * h8[:, :, None], 1)
+    return (outer * ROOT).to(tl.bfloat16).to(tl.float32)
+
+
+@triton.jit
+def rotate_matrix(x, h8, h16):
+    """As rotate_kronecker, by two matrix products: the first of exact bf16 factors, the second in fp32."""
+    inner = tl.dot(tl.reshape(x, (8, 16)), h16.to(tl.bfloat16))
+    outer = tl.dot(h8, inner, input_precision="ieee")
     return (outer * ROOT).to(tl.bfloat16).to(tl.float32)
 
 

@@ -46,9 +46,10 @@ def expand_kernel(
             token = token | ((whole - 1 - pool) >> 31)[:, None]
         column = part * (BLOCK * P) + tl.arange(0, BLOCK * P)
         tl.store(target + column, tl.reshape(token, (BLOCK * P,)), mask=column < groups * P)
-        if part == parts - 1:
-            open_token = (whole * P + place) | ((length - whole * P - 1 - place) >> 31)
-            tl.store(target + groups * P + place, open_token, mask=place < P - 1)
+        if P > 1:
+            if part == parts - 1:
+                open_token = (whole * P + place) | ((length - whole * P - 1 - place) >> 31)
+                tl.store(target + groups * P + place, open_token, mask=place < P - 1)
 
 
 @dataclass(frozen=True)
@@ -94,8 +95,9 @@ def expand_pools_and_append_tail(
     expand = check.implementation(impl, IMPLEMENTATIONS)
     if validate:
         most = 2**31 // size
-        check.values("pool_ids", pool_ids >= most, pool_ids, f"a pool below {most}")
-        check.values("seq_lens", (seq_lens < 0) | (seq_lens >= 2**31), seq_lens, "at least 0 and below 2**31")
+        check.values("pool_ids", pool_ids.long() >= most, pool_ids, f"a pool below {most}")
+        bad = (seq_lens < 0) | (seq_lens.long() >= 2**31)
+        check.values("seq_lens", bad, seq_lens, "at least 0 and below 2**31")
     out = torch.empty((rows, width), dtype=torch.int32, device=pool_ids.device)
     if rows and width:
         expand.launch(pool_ids, seq_lens, out, size, bool(within_seq))

@@ -35,15 +35,13 @@ from . import entry, layout, plan
 
 @triton.jit
 def compress_kernel(
-    kv_cache, scales, slot_k, slot_score, ape, loc, write_mask, codes, code_scales, hadamard, pools, page_bytes,
+    kv_cache, scales, slot_k, slot_score, ape, loc, write_mask, codes, code_scales, pools, page_bytes,
     P: tl.constexpr, PAGE: tl.constexpr, PRESHUFFLED: tl.constexpr, ROUND_SCALE: tl.constexpr,
     WRITE: tl.constexpr,
     POOL: tl.constexpr, ROTATE: tl.constexpr, QUANTISE: tl.constexpr, STORE: tl.constexpr,
 ):  # fmt: skip
-    lane8, lane16 = tl.arange(0, 8), tl.arange(0, 16)
     bias = tl.load(ape + tl.arange(0, P)[:, None] * 128 + tl.arange(0, 128)[None, :])
-    h16 = tl.load(hadamard + lane16[:, None] * 16 + lane16[None, :])
-    h8 = tl.load(hadamard + lane8[:, None] * 16 + lane8[None, :])
+    h8, h16 = entry.hadamard(8), entry.hadamard(16)
     for pool in range(tl.program_id(0), pools, tl.num_programs(0)):
         keep = True
         if write_mask is not None:
@@ -64,12 +62,12 @@ def compress_kernel(
 
 @triton.jit
 def compress_tile_kernel(
-    kv_cache, scales, slot_k, slot_score, ape, loc, write_mask, codes, code_scales, hadamard, pools, page_bytes,
+    kv_cache, scales, slot_k, slot_score, ape, loc, write_mask, codes, code_scales, pools, page_bytes,
     P: tl.constexpr, PAGE: tl.constexpr, PRESHUFFLED: tl.constexpr, ROUND_SCALE: tl.constexpr,
     WRITE: tl.constexpr, ROWS: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
     d = tl.arange(0, 128)
-    signs = tl.load(hadamard + d[:, None] * 128 + d[None, :])
+    signs = entry.hadamard(128).to(tl.bfloat16)
     for tile in range(tl.program_id(0), tl.cdiv(pools, ROWS), tl.num_programs(0)):
         pool = tile * ROWS + tl.arange(0, ROWS)
         keep = pool < pools
@@ -123,25 +121,38 @@ class Pools:
     def launch(self, tensors: dict[str, Any], constants: dict[str, Any], where: device.Device) -> None:
         """Launch on checked arguments."""
         made = plan.pools(tensors["pools"], constants["P"], where)
-        tensors["hadamard"] = entry.hadamard(16, torch.float32, tensors["ape"].device)
         steps = {"POOL": self.pool, "ROTATE": self.rotate, "QUANTISE": self.quantise, "STORE": self.store}
-        launch(compress_kernel, (made.programs,), tensors, constants | steps)
+        options = {} if where.ascend else {"num_warps": made.warps}
+        launch(compress_kernel, (made.programs,), tensors, constants | steps, **options)
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """Many pools at a time, the rotation as a product with the Hadamard matrix."""
+    """Many pools at a time, the rotation one product with the Hadamard matrix: the plan of a GPU.
+
+    rows, warps: of a program, if not the plan's."""
+
+    rows: int = 0
+    warps: int = 0
 
     def launch(self, tensors: dict[str, Any], constants: dict[str, Any], where: device.Device) -> None:
         """Launch on checked arguments."""
-        made = plan.tiles(tensors["pools"], constants["P"], where)
-        tensors["hadamard"] = entry.hadamard(128, torch.bfloat16, tensors["ape"].device)
+        made = plan.tiles(tensors["pools"], constants["P"], where, self.rows, self.warps)
         shape = {"ROWS": made.rows, "NATIVE": entry.native_fp8(tensors["ape"].device)}
-        options = {} if where.ascend else {"num_warps": made.warps}
-        launch(compress_tile_kernel, (made.programs,), tensors, constants | shape, **options)
+        launch(compress_tile_kernel, (made.programs,), tensors, constants | shape, num_warps=made.warps)
 
 
-IMPLEMENTATIONS = {"kronecker": Pools(), "matrix": Tiles()}
+@dataclass(frozen=True)
+class Matrix:
+    """The rotation on the cube or tensor core: pool by pool on Ascend, tiles of pools on a GPU."""
+
+    def launch(self, tensors: dict[str, Any], constants: dict[str, Any], where: device.Device) -> None:
+        """Launch on checked arguments."""
+        form = Pools(rotate=entry.rotate_matrix) if where.ascend else Tiles()
+        form.launch(tensors, constants, where)
+
+
+IMPLEMENTATIONS = {"kronecker": Pools(), "matrix": Matrix()}
 
 
 def kpool_compress_and_write_cache(
@@ -157,7 +168,7 @@ def kpool_compress_and_write_cache(
     write_cache: bool = True,
     preshuffled: bool = False,
     *,
-    impl: str | Pools | Tiles | None = None,
+    impl: str | Pools | Tiles | Matrix | None = None,
     validate: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
     """One cache entry a pool at `loc`; codes and scales too with return_compressed.
@@ -201,7 +212,6 @@ def kpool_compress_and_write_cache(
             "write_mask": None if write_mask is None else write_mask.view(torch.uint8),
             "codes": codes,
             "code_scales": code_scales,
-            "hadamard": None,
             "pools": pools,
             "page_bytes": cache.page_bytes,
         }

@@ -38,15 +38,14 @@ from . import entry, layout, plan
 
 @triton.jit
 def decode_kernel(
-    kv_cache, scales, tail, tail_slot_mapping, key, slot_score, ape, slot_mapping, positions, hadamard,
+    kv_cache, scales, tail, tail_slot_mapping, key, slot_score, ape, slot_mapping, positions,
     requests, tokens, page_bytes, tail_block, tail_half, tail_row,
     P: tl.constexpr, PAGE: tl.constexpr, PRESHUFFLED: tl.constexpr, ROUND_SCALE: tl.constexpr,
     BARRIER: tl.constexpr, ROTATE: tl.constexpr,
 ):  # fmt: skip
-    d, lane8, lane16 = tl.arange(0, 128), tl.arange(0, 8), tl.arange(0, 16)
+    d = tl.arange(0, 128)
     bias = tl.load(ape + tl.arange(0, P)[:, None] * 128 + d[None, :])
-    h16 = tl.load(hadamard + lane16[:, None] * 16 + lane16[None, :])
-    h8 = tl.load(hadamard + lane8[:, None] * 16 + lane8[None, :])
+    h8, h16 = entry.hadamard(8), entry.hadamard(16)
     for request in range(tl.program_id(0), requests, tl.num_programs(0)):
         for i in range(tokens):
             at = request * tokens + i
@@ -75,15 +74,16 @@ def decode_kernel(
 
 @dataclass(frozen=True)
 class Decode:
-    """One request at a time; the rotation is a function of `entry`."""
+    """One request at a time; the rotation is a function of `entry`.  warps: of a GPU program, if not the plan's."""
 
     rotate: Any = entry.rotate_kronecker
+    warps: int = 0
 
     def launch(self, tensors: dict[str, Any], constants: dict[str, Any], where: device.Device) -> None:
         """Launch on checked arguments."""
         made = plan.pools(tensors["requests"], constants["P"], where)
         shape = {"BARRIER": not where.ascend, "ROTATE": self.rotate}
-        options = {} if where.ascend else {"num_warps": made.warps}
+        options = {} if where.ascend else {"num_warps": self.warps or made.warps}
         launch(decode_kernel, (made.programs,), tensors, constants | shape, **options)
 
 
@@ -139,7 +139,6 @@ def kpool_decode_update_and_maybe_write_cache_batched(
         "ape": ape,
         "slot_mapping": slot_mapping,
         "positions": positions,
-        "hadamard": entry.hadamard(16, torch.float32, ape.device),
         "requests": requests,
         "tokens": tokens,
         "page_bytes": cache.page_bytes,

@@ -16,6 +16,7 @@ Launch: on Ascend a program takes every so-many-th token; on a GPU a program tak
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -60,21 +61,21 @@ def seed_tile_kernel(
 
 @dataclass(frozen=True)
 class Seed:
-    """tile: many tokens at a time."""
+    """tiles: many tokens at a time; None: on a GPU."""
 
-    tile: bool
+    tiles: bool | None = None
 
-    def launch(self, tensors, size: int, where: device.Device) -> None:
+    def launch(self, tensors: dict[str, Any], size: int, where: device.Device) -> None:
         """Launch on checked arguments."""
-        made = plan.tokens(tensors["tokens"], self.tile, where)
-        constants = {"P": size}
-        if self.tile:
-            launch(seed_tile_kernel, (made.programs,), tensors, constants | {"ROWS": made.rows})
+        tiles = not where.ascend if self.tiles is None else self.tiles
+        made = plan.tokens(tensors["tokens"], tiles, where)
+        if tiles:
+            launch(seed_tile_kernel, (made.programs,), tensors, {"P": size, "ROWS": made.rows})
         else:
-            launch(seed_kernel, (made.programs,), tensors, constants)
+            launch(seed_kernel, (made.programs,), tensors, {"P": size})
 
 
-IMPLEMENTATIONS = {"tokens": Seed(False), "tiles": Seed(True)}
+IMPLEMENTATIONS = {"tokens": Seed()}
 
 
 def kpool_seed_tail_cache(
@@ -84,14 +85,14 @@ def kpool_seed_tail_cache(
     tslot: torch.Tensor,
     P: int,
     *,
-    impl: str | Seed | None = None,
+    impl: str | Seed = "tokens",
     validate: bool = False,
 ) -> None:
     """Each request's last P tokens into its ring, in place.
 
-    Shapes and dtypes as in the table above.  impl: `tokens` (default on Ascend) or `tiles` (default on a GPU).
-    Raises TypeError or ValueError naming the argument, before anything is written.  validate=True also checks
-    values, which waits for the device: slots inside the rings, no slot stored twice.
+    Shapes and dtypes as in the table above.  Raises TypeError or ValueError naming the argument, before
+    anything is written.  validate=True also checks values, which waits for the device: slots inside the rings,
+    no slot stored twice.
     """
     size = layout.check_pool_size("P", P)
     check.tensor("key", key, dtypes=(torch.bfloat16,), shape=(None, entry.HEAD))
@@ -99,9 +100,7 @@ def kpool_seed_tail_cache(
     check.tensor("score", score, dtypes=(torch.bfloat16,), shape=tuple(key.shape), like=key)
     check.tensor("tslot", tslot, dtypes=check.INTEGERS, shape=(len(key),), like=key)
     check.number("n", len(key), most=2**31 - 1 - size)
-    where = device.of(key)
-    known = IMPLEMENTATIONS["tokens" if where.ascend else "tiles"] if impl is None else impl
-    seed = check.implementation(known, IMPLEMENTATIONS)
+    seed = check.implementation(impl, IMPLEMENTATIONS)
     if validate:
         most = tail.shape[0] * size
         check.values("tslot", tslot >= most, tslot, f"a slot below {most}")
@@ -122,4 +121,4 @@ def kpool_seed_tail_cache(
         "tail_half": tail.stride(1),
         "tail_row": tail.stride(2),
     }
-    seed.launch(tensors, size, where)
+    seed.launch(tensors, size, device.of(key))

@@ -22,8 +22,8 @@ class Plan:
 def pools(count: int, pool_size: int, device: Device) -> Plan:
     """Plan for `count` pools or requests taken one at a time.  Raises PlanError when a pool does not fit UB."""
     if device.ascend:
-        # Two double-buffered bf16 rows, six fp32 rows and the sums' work a token; the rotation's products.
-        need = BITS * (4096 * pool_size + 34816)
+        # Two double-buffered bf16 rows and six fp32 rows a token; factors and products of the rotation.
+        need = BITS * (4352 * pool_size + 38400)
         if need > BITS * device.ub_bytes:
             raise PlanError(
                 f"a pool of {pool_size} tokens needs {need} bits of UB, {device.name} has {BITS * device.ub_bytes}"
@@ -31,11 +31,12 @@ def pools(count: int, pool_size: int, device: Device) -> Plan:
     return Plan(min(count, device.cores if device.ascend else device.grid_limit), 1, 1)
 
 
-def tiles(count: int, pool_size: int, device: Device) -> Plan:
-    """Plan for `count` pools taken many at a time, the rotation a matrix product."""
-    rows = 16 if device.ascend else 32
-    programs = min(-(-count // rows), device.cores if device.ascend else device.grid_limit)
-    return Plan(programs, rows, 8)
+def tiles(count: int, pool_size: int, device: Device, rows: int = 0, warps: int = 0) -> Plan:
+    """Plan for `count` pools taken many at a time on a GPU, the rotation a matrix product.
+
+    rows, warps: pools and warps of a program, if not to be chosen here."""
+    rows = rows or 32
+    return Plan(min(-(-count // rows), device.grid_limit), rows, warps or 8)
 
 
 def tokens(count: int, tile: bool, device: Device) -> Plan:

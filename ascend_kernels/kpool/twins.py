@@ -75,5 +75,6 @@ EXPAND = {
     "lanes": Twin(
         functools.partial(expand_pools_and_append_tail, impl=Lanes(expand_lanes_kernel)),
         "column // P and column % P of every lane, a gather of the pool ids",
+        safe=False,
     ),
 }
