@@ -6,6 +6,7 @@ calls go round several input sets that together are larger than L2.
 
 from __future__ import annotations
 
+import functools
 import statistics
 import sys
 import time
@@ -202,8 +203,8 @@ def compress_sweep(bandwidth: float) -> None:
                 flush=True,
             )
 
-        def timed(impl):
-            return device_time(lambda **a: kpool_compress_and_write_cache(**a, impl=impl), sets)
+        def timed(impl, sets=sets):
+            return device_time(functools.partial(kpool_compress_and_write_cache, impl=impl), sets)
 
         show("default", timed(None))
         for rows in (16, 32, 64):
@@ -224,7 +225,7 @@ def decode_sweep() -> None:
         print(f"{name:12} {'simple, program a request':28} {device_time(simple_decode, sets):9.2f} us", flush=True)
         for label, rotate in (("kronecker", entry.rotate_kronecker), ("butterfly", entry.rotate_butterfly)):
             for warps in (1, 2, 4):
-                us = device_time(lambda i=Decode(rotate, warps), **a: call(**a, impl=i), sets)
+                us = device_time(functools.partial(call, impl=Decode(rotate, warps)), sets)
                 print(f"{name:12} {label + ' warps ' + str(warps):28} {us:9.2f} us", flush=True)
         print(
             f"{name:12} {'torch form (eager)':28} {eager_time(reference.decode_in_torch, sets[0]):9.1f} us",
@@ -245,7 +246,8 @@ def others(bandwidth: float) -> None:
         eager = eager_time(op.torch_form, sets[0])
         rate = size / us / 1e6
         print(
-            f"{op_name:30} {name:10} {us:8.2f} us {rate:5.2f} TB/s {100 * rate / bandwidth:5.1f} % of copy; torch {eager:.1f} us"
+            f"{op_name:30} {name:10} {us:8.2f} us {rate:5.2f} TB/s "
+            f"{100 * rate / bandwidth:5.1f} % of copy; torch {eager:.1f} us"
         )
 
 

@@ -74,7 +74,9 @@ def decode_kernel(
 
 @dataclass(frozen=True)
 class Decode:
-    """One request at a time; the rotation is a function of `entry`.  warps: of a GPU program, if not the plan's."""
+    """One request at a time; the rotation is a function of `entry`.
+
+    warps: of a GPU program, if not the plan's."""
 
     rotate: Any = entry.rotate_kronecker
     warps: int = 0
