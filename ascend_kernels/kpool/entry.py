@@ -78,9 +78,11 @@ def rotate_kronecker(x, h8, h16):
 @triton.jit
 def rotate_matrix(x, h8, h16):
     """As rotate_kronecker, by two matrix products: the first of exact bf16 factors, the second in fp32."""
-    inner = tl.dot(tl.reshape(x, (8, 16)), h16.to(tl.bfloat16))
-    outer = tl.dot(h8, inner, input_precision="ieee")
-    return (outer * ROOT).to(tl.bfloat16).to(tl.float32)
+    twice = tl.reshape(tl.broadcast_to(tl.reshape(x, (1, 8, 16)), (2, 8, 16)), (16, 16))
+    inner = tl.dot(twice, h16.to(tl.bfloat16))
+    # H16 is [[H8, H8], [H8, -H8]]: applied to the same rows twice it gives H8 of them twice over, and zero.
+    outer = tl.sum(tl.reshape(tl.dot(h16, inner, input_precision="ieee"), (2, 8, 16)), 0)
+    return (outer * (0.5 * ROOT)).to(tl.bfloat16).to(tl.float32)
 
 
 @triton.jit
