@@ -77,7 +77,7 @@ def f32_to_bf16(values: np.ndarray) -> np.ndarray:
 class Atom:
     """A stretch of the unified buffer that every allocation covers as a whole or not at all."""
 
-    __slots__ = ("dirty", "hi", "last", "lo", "r", "w", "w_hi", "w_lo", "watchers", "writer")
+    __slots__ = ("dirty", "hi", "holder", "last", "lo", "r", "w", "w_hi", "w_lo", "watchers", "writer")
 
     def __init__(self, lo: int, hi: int):
         self.lo = lo
@@ -92,6 +92,7 @@ class Atom:
         self.w_hi = [0, 0, 0, 0]
         self.last = -1
         self.writer = -1
+        self.holder: Alloc | None = None
         self.dirty = True
 
 
@@ -230,9 +231,7 @@ class Machine:
         self.places = places
         self.ub = np.zeros(UB_BYTES, np.uint8)
         self.numpy = {code: self.ub.view(kind) for code, kind in NUMPY_TYPE.items()}
-        self.view = {
-            code: memoryview(self.numpy["bf16" if code == "f16" else code]) for code in VIEW_CODE
-        }
+        self.view = {code: memoryview(self.numpy["bf16" if code == "f16" else code]) for code in VIEW_CODE}
         self.shadow_bytes = bytearray(b"\1") * UB_BYTES
         self.shadow = np.frombuffer(self.shadow_bytes, np.uint8)
         self.allocs: list[Alloc] = []
@@ -419,6 +418,8 @@ class Machine:
                 w = atom.w
                 if w[0] > c0 or w[1] > c1 or w[2] > c2 or w[3] > c3:
                     self.late(pipe, a, atom, "reads", place)
+                if atom.holder is not a.alloc:
+                    self.clobbered(a.alloc, atom, PIPES[pipe], place)
         for a in writes:
             if a.outside:
                 self.ub_outside(a, "write", place)
@@ -447,9 +448,24 @@ class Machine:
                     atom.w_hi[pipe] = a.hi
                 atom.w[pipe] = seq
                 atom.writer = place
+                atom.holder = a.alloc
                 atom.last = pipe
                 for alloc in atom.watchers:
                     alloc.rd = alloc.wr = False
+
+    def clobbered(self, alloc: Alloc, atom: Atom, reader: str, place: int) -> None:
+        """Report a read of bytes that were last written through a buffer which only half overlaps this one."""
+        holder = atom.holder
+        if holder is None or (holder.lo <= alloc.lo and alloc.hi <= holder.hi):
+            return
+        if alloc.lo <= holder.lo and holder.hi <= alloc.hi:
+            return
+        self.report(
+            "overlapping buffers",
+            f"{reader} reads the buffer at UB bytes {alloc.lo}..{alloc.hi}, part of which was overwritten through "
+            f"the buffer at {holder.lo}..{holder.hi}",
+            place,
+        )
 
     def late(self, pipe: int, a: Access, atom: Atom, verb: str, place: int) -> None:
         for q in range(4):
@@ -467,11 +483,13 @@ class Machine:
 
     def early(self, pipe: int, a: Access, atom: Atom, place: int) -> None:
         for q in range(4):
-            if q != pipe and atom.r[q] > self.clock[pipe][q]:
+            if atom.r[q] > self.clock[pipe][q]:
+                if q == pipe and atom.writer == place:
+                    continue
+                what = "no barrier stands between" if q == pipe else f"{PIPES[pipe]} did not wait for {PIPES[q]}"
                 self.report(
                     "missing wait",
-                    f"{PIPES[pipe]} overwrites UB bytes {atom.lo}..{atom.hi}, which {PIPES[q]} may still read: "
-                    f"{PIPES[pipe]} did not wait for {PIPES[q]}",
+                    f"{PIPES[pipe]} overwrites UB bytes {atom.lo}..{atom.hi}, which {PIPES[q]} may still read: {what}",
                     place,
                 )
 
@@ -640,7 +658,10 @@ class Machine:
                 self.late(S, probe, atom, "overwrites" if write else "reads", place)
             if write and (r[1] > clock[1] or r[2] > clock[2] or r[3] > clock[3]):
                 self.early(S, probe, atom, place)
+            if atom.holder is not alloc and not write:
+                self.clobbered(alloc, atom, "S", place)
             if write:
+                atom.holder = alloc
                 w[0] = seq
                 atom.w_lo[0], atom.w_hi[0] = alloc.lo, alloc.hi
                 for other in atom.watchers:

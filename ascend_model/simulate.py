@@ -16,6 +16,7 @@ from ascend_model.compile import Compiled, compile_kernel
 from ascend_model.costs import Costs, load_costs
 from ascend_model.memory import Fault, Finding, Global
 from ascend_model.parse import ParseError, parse
+from ascend_model.remembered import remembered
 from ascend_model.timeline import PIPES, Event, chrome_trace
 
 MAX_OPS = 20_000_000
@@ -118,9 +119,22 @@ def simulate(
     if compiled.status != OK:
         return Simulation(compiled.status, compiled.message, notes=compiled.notes, compiled=compiled)
     taken = {name: named[name] for name in compiled.arguments}
-    done = simulate_text(
-        compiled.generic, grid, taken, costs=costs, trace=trace, max_ops=max_ops, keep_numbers=keep_numbers
-    )
+
+    def execute() -> Simulation:
+        return simulate_text(
+            compiled.generic, grid, taken, costs=costs, trace=trace, max_ops=max_ops, keep_numbers=keep_numbers
+        )
+
+    if trace or not cache:
+        done = execute()
+    else:
+        memory = {name: _bytes_of(name, value) for name, value in taken.items() if hasattr(value, "dtype")}
+        scalars = {name: value for name, value in taken.items() if name not in memory}
+        version = (costs or load_costs()).version
+        done = remembered(
+            execute, Simulation, Finding, compiled.code, compiled.generic, _grid(grid), scalars, memory,
+            version=version, max_ops=max_ops, keep_numbers=keep_numbers,
+        )  # fmt: skip
     tensors = {name: value for name, value in named.items() if hasattr(value, "dtype")}
     return replace(done, outputs=tensors, notes=(*compiled.notes, *done.notes), compiled=compiled)
 

@@ -476,6 +476,8 @@ def load(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
     address, where, time = ceil(costs["scalar.address"]), machine.places[place], machine.time
 
     def run(ts: int, source: Tile, out: Access) -> int:
+        if source.n != out.n:
+            raise Fault("unreadable IR", f"{where} copies {source.n} elements into {out.n}")
         if source.n == 0:
             return ts + address
         machine.touch(MTE2, (), (out,), place)
@@ -545,6 +547,8 @@ def store(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
     bf16 = any("xbf16" in t for t in op.operand_types)
 
     def run(ts: int, source: Access, out: Tile) -> int:
+        if source.n != out.n:
+            raise Fault("unreadable IR", f"{where} copies {source.n} elements into {out.n}")
         if out.n == 0:
             return ts + address
         machine.touch(MTE3, (source,), (), place)

@@ -10,6 +10,7 @@ point, however far off, is a jump.  A deterministic series needs none of that: e
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from dashboards.series import worse
 HISTORY_HAZARD = 1 / 1000
 ALERT_HAZARD = 1 / 50
 # Least probability of a jump within LOOSE points of the place reported.
-HISTORY_CONFIDENCE = 0.6
+HISTORY_CONFIDENCE = 0.65
 ALERT_CONFIDENCE = 0.8
 LOOSE = 5
 # An alert looks this far back; a jump before that is history.
@@ -31,7 +32,7 @@ LOOKBACK = 20
 # Densities per standard deviation: of a spike, and of the level after a jump.
 SPREAD = 0.05
 # Levels nearer than this, in standard deviations, are one level.
-NEAR = 0.7
+NEAR = 0.4
 ALERT_GAP = 0.9
 SPACING = 0.5
 MAX_LEVELS = 64
@@ -109,16 +110,14 @@ def change_points_of(
     intervals: np.ndarray | None = None,
     deterministic: bool = False,
     direction: str | Sequence[str] = "lower",
-    threshold: float | None | Sequence[float | None] = None,
+    threshold: float | Sequence[float | None] | None = None,
     confidence: float = HISTORY_CONFIDENCE,
 ) -> list[list[ChangePoint]]:
     """`change_points` of many series at once: `values` is [series, point], `intervals` [series, point, 2]."""
     values = np.asarray(values, float)
     count = len(values)
     directions = [direction] * count if isinstance(direction, str) else list(direction)
-    least = (
-        [threshold] * count if threshold is None or isinstance(threshold, (int, float)) else list(threshold)
-    )
+    least = [threshold] * count if threshold is None or isinstance(threshold, (int, float)) else list(threshold)
     if deterministic:
         found = [_exact(row, way) for row, way in zip(values, directions)]
     else:
@@ -126,9 +125,7 @@ def change_points_of(
         for rows, batch, spread, kept in _batches(values, intervals):
             for row, jumps in zip(rows, _history(batch, spread, confidence, [directions[r] for r in rows])):
                 found[row] = [_moved(jump, kept[row]) for jump in jumps]
-    return [
-        [jump for jump in jumps if abs(jump.size) >= (limit or 0.0)] for jumps, limit in zip(found, least)
-    ]
+    return [[jump for jump in jumps if abs(jump.size) >= (limit or 0.0)] for jumps, limit in zip(found, least)]
 
 
 def newest_alert(
@@ -158,16 +155,14 @@ def newest_alerts(
     intervals: np.ndarray | None = None,
     deterministic: bool = False,
     direction: str | Sequence[str] = "lower",
-    threshold: float | None | Sequence[float | None] = None,
+    threshold: float | Sequence[float | None] | None = None,
     confidence: float = ALERT_CONFIDENCE,
 ) -> list[ChangePoint | None]:
     """`newest_alert` of many series at once."""
     values = np.asarray(values, float)
     count = len(values)
     directions = [direction] * count if isinstance(direction, str) else list(direction)
-    least = (
-        [threshold] * count if threshold is None or isinstance(threshold, (int, float)) else list(threshold)
-    )
+    least = [threshold] * count if threshold is None or isinstance(threshold, (int, float)) else list(threshold)
     found: list[ChangePoint | None] = [None] * count
     if deterministic:
         for row, (points, way) in enumerate(zip(values, directions)):
@@ -180,8 +175,7 @@ def newest_alerts(
             for row, jump in zip(rows, _alerts(batch, spread, confidence, ways)):
                 found[row] = jump and _moved(jump, kept[row])
     return [
-        jump if jump is None or abs(jump.size) >= (limit or 0.0) else None
-        for jump, limit in zip(found, least)
+        jump if jump is None or abs(jump.size) >= (limit or 0.0) else None for jump, limit in zip(found, least)
     ]
 
 
@@ -244,18 +238,18 @@ def _half_variance(steps: np.ndarray, spread: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Chain:
-    """Likelihoods of a batch, points first: [point, series, level].  Scaled to standard deviations."""
+    """Probabilities of a batch of series, [point, series, level]; levels in standard deviations.
+
+    `stay` and `enter` are the likelihood of a point on the level that held before or on one just entered,
+    times the chance of that; `forward` is the probability of each level given the points so far.
+    """
 
     noise: Noise
-    centre: np.ndarray
-    scaled: np.ndarray
     levels: np.ndarray
-    start: np.ndarray
     stay: np.ndarray
     enter: np.ndarray
     forward: np.ndarray
     total: np.ndarray
-    hazard: float
 
 
 def _chain(values: np.ndarray, spread: np.ndarray | None, hazard: float) -> _Chain:
@@ -278,7 +272,8 @@ def _chain(values: np.ndarray, spread: np.ndarray | None, hazard: float) -> _Cha
     if correlated:
         stay[1:] = _given(rest[1:], rest[:-1], independent[1:], independent[:-1], rho, spikes, wide)
     enter = alone * entry
-    forward, total = _forward(start * alone[0], stay, enter, hazard)
+    stay *= np.float32(1 - hazard)
+    forward, total = _forward(start * alone[0], stay, enter)
     if correlated:
         # what the noise of the last point says of the noise of the first point on a new level
         before = (points - (forward * levels.astype(np.float32)[None]).sum(axis=2))[:-1, :, None]
@@ -291,8 +286,8 @@ def _chain(values: np.ndarray, spread: np.ndarray | None, hazard: float) -> _Cha
             spikes,
             wide,
         )
-        forward, total = _forward(start * alone[0], stay, enter, hazard)
-    return _Chain(noise, centre, scaled, levels, start, stay, enter, forward, total, hazard)
+        forward, total = _forward(start * alone[0], stay, enter)
+    return _Chain(noise, levels, stay, enter, forward, total)
 
 
 def _normal(rest: np.ndarray, wide: np.ndarray | None) -> np.ndarray:
@@ -320,22 +315,19 @@ def _given(
     return spikes * SPREAD + (1 - spikes) * (following + spike_before * (independent - following))
 
 
-def _forward(
-    first: np.ndarray, stay: np.ndarray, enter: np.ndarray, hazard: float
-) -> tuple[np.ndarray, np.ndarray]:
+def _forward(first: np.ndarray, stay: np.ndarray, enter: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Probability of each level given the points so far, and of each point given those before it."""
     forward = np.empty_like(stay)
-    total = np.empty(stay.shape[:2], stay.dtype)
-    remain = np.float32(1 - hazard)
+    total = np.empty((*stay.shape[:2], 1), stay.dtype)
+    forward[0] = first
     for at in range(len(stay)):
+        here = forward[at]
         if at:
-            np.multiply(forward[at - 1], stay[at], out=forward[at])
-            forward[at] *= remain
-            forward[at] += enter[at]
-        else:
-            forward[at] = first
-        total[at] = forward[at].sum(axis=1)
-        forward[at] /= total[at][:, None]
-    return forward, total
+            np.multiply(forward[at - 1], stay[at], out=here)
+            here += enter[at]
+        np.add.reduce(here, axis=1, keepdims=True, out=total[at])
+        here /= total[at]
+    return forward, total[:, :, 0]
 
 
 def _levels(scaled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -384,30 +376,25 @@ def _history(
     jump, path = _backward(chain)
     found = []
     for row, way in enumerate(directions):
-        places = _places(path[:, row], jump[:, row], confidence)
+        places = _without_slopes(
+            values[row], float(chain.noise.sigma[row]), _places(path[:, row], jump[:, row], confidence)
+        )
         found.append(_measured(values[row], chain.noise, row, places, way))
     return found
 
 
 def _backward(chain: _Chain) -> tuple[np.ndarray, np.ndarray]:
     """Probability of a jump at each point, and the likeliest level there, given the whole series."""
-    length, count, _ = chain.stay.shape
-    live = (chain.start > 0).astype(np.float32)
-    after = live.copy()
-    jump = np.zeros((length, count))
-    best = np.empty((length, count), np.int64)
-    best[-1] = chain.forward[-1].argmax(axis=1)
-    remain = np.float32(1 - chain.hazard)
-    for at in range(length - 1, 0, -1):
-        entering = chain.enter[at] * after
-        total = chain.total[at]
-        jump[at] = (entering * (1 - chain.forward[at - 1])).sum(axis=1) / total
-        after = after * chain.stay[at]
-        after *= remain
-        after += entering.sum(axis=1, keepdims=True)
-        after /= total[:, None]
-        after *= live
-        best[at - 1] = (chain.forward[at - 1] * after).argmax(axis=1)
+    after = np.ones_like(chain.stay)
+    share = 1 / chain.total[:, :, None]
+    for at in range(len(after) - 1, 0, -1):
+        entering = np.add.reduce(chain.enter[at] * after[at], axis=1, keepdims=True)
+        np.multiply(after[at], chain.stay[at], out=after[at - 1])
+        after[at - 1] += entering
+        after[at - 1] *= share[at]
+    jump = np.zeros(chain.total.shape)
+    jump[1:] = (chain.enter[1:] * after[1:] * (1 - chain.forward[:-1])).sum(axis=2) * share[1:, :, 0]
+    best = (chain.forward * after).argmax(axis=2)
     return jump, np.take_along_axis(chain.levels, best.T, axis=1).T
 
 
@@ -439,6 +426,40 @@ def _places(path: np.ndarray, jump: np.ndarray, confidence: float) -> list[tuple
     return found
 
 
+def _without_slopes(
+    values: np.ndarray, sigma: float, places: Sequence[tuple[int, float]]
+) -> list[tuple[int, float]]:
+    """The places where a step tells more than a straight line: to a step model a slope is a staircase."""
+    kept = list(places)
+    while kept:
+        edges = [0, *(place for place, _ in kept), len(values)]
+        gains = [
+            _slope_gain(values[low:high], place - low, sigma)
+            for low, place, high in zip(edges, edges[1:], edges[2:])
+        ]
+        if max(gains) <= 0:
+            return kept
+        del kept[int(np.argmax(gains))]
+    return kept
+
+
+def _slope_gain(part: np.ndarray, place: int, sigma: float) -> float:
+    """How much better a straight line fits than a step at `place`; spikes off the step count for neither."""
+    levels = np.where(np.arange(part.size) < place, np.median(part[:place]), np.median(part[place:]))
+    calm = np.abs(part - levels) < 4 * sigma
+    at = np.flatnonzero(calm).astype(float)
+    points = part[calm]
+    early = at < place
+    if early.all() or not early.any():
+        return -1.0
+    step = sum(float(((some - some.mean()) ** 2).sum()) for some in (points[early], points[~early]))
+    at -= at.mean()
+    rest = points - points.mean()
+    spread = float((at * at).sum())
+    line = float((rest * rest).sum()) - (float((at * rest).sum()) ** 2 / spread if spread else 0.0)
+    return step - line
+
+
 def _around(jump: np.ndarray, reach: int) -> np.ndarray:
     """Sum of the probabilities within `reach` of each point."""
     mass = np.concatenate([[0.0], np.cumsum(jump)])
@@ -457,7 +478,7 @@ def _measured(
     edges = [0, *(place for place, _ in places), len(values)]
     sigma, rho = float(noise.sigma[row]), float(noise.rho[row])
     means, counts = [], []
-    for low, high in zip(edges, edges[1:]):
+    for low, high in itertools.pairwise(edges):
         part = values[low:high]
         kept = part[np.abs(part - np.median(part)) < 4 * sigma]
         means.append(float((kept if kept.size else part).mean()))
@@ -502,14 +523,13 @@ def _alerts(
     start = max(0, length - 1 - LOOKBACK)
     # as many points on the new level as a run of spikes seldom has
     run = np.clip(np.ceil(math.log(SPIKE_RUN) / np.log(chain.noise.spikes)), 2, 5)
-    remain = np.float32(1 - chain.hazard)
     width = chain.levels.shape[1]
     pairs = chain.forward[start][:, :, None] * np.eye(width, dtype=np.float32)
     settled = pairs.copy()
     for at in range(start + 1, length):
         entering = chain.enter[at][:, None, :]
         may = (at <= length - run).astype(np.float32)[:, None, None]
-        kept = chain.stay[at][:, None, :] * remain
+        kept = chain.stay[at][:, None, :]
         settled = settled * kept + entering * settled.sum(axis=2, keepdims=True) * may
         pairs = pairs * kept + entering * pairs.sum(axis=2, keepdims=True)
         total = pairs.sum(axis=(1, 2), keepdims=True)

@@ -1,4 +1,4 @@
-"""Reading a git repository: revisions, first-parent order, subjects.  Runs nothing that the repository names."""
+"""Reading a git repository: revisions, first-parent order, subjects; runs nothing a repository names."""
 
 from __future__ import annotations
 

@@ -273,9 +273,7 @@ def _scan(folder: Path, before: _Store) -> tuple[_Store, bool]:
                 continue
             content = path.read_bytes()
         except OSError as error:
-            store.files.append(
-                _Parsed(name, kind, -1, -1, "", problems=[f"cannot be read: {error.strerror}"])
-            )
+            store.files.append(_Parsed(name, kind, -1, -1, "", problems=[f"cannot be read: {error.strerror}"]))
             changed = True
             continue
         parsed.digest = hashlib.blake2b(content, digest_size=16).hexdigest()
@@ -321,9 +319,7 @@ def _parse_result(store: _Store, parsed: _Parsed, content: bytes) -> None:
     machine, name, pairs = header
     columns = {column: at for at, column in enumerate(data["result_columns"]) if isinstance(column, str)}
     wanted = ("result", "params", "version", "stats_ci_99_a", "stats_ci_99_b", "stats_repeat")
-    at_result, at_params, at_version, at_low, at_high, at_repeat = (
-        columns.get(one, 1 << 30) for one in wanted
-    )
+    at_result, at_params, at_version, at_low, at_high, at_repeat = (columns.get(one, 1 << 30) for one in wanted)
     rows = data["results"]
     if at_result == 1 << 30 or at_params == 1 << 30:
         parsed.problems.append("not an asv result file: no result or params column")
@@ -403,9 +399,7 @@ def _header(data: Any, parsed: _Parsed) -> tuple[str, str, tuple[tuple[str, str]
         return None
     # a memory scan of 10^6 names would never end well: refuse before interning any
     if len(data["results"]) > MAX_SERIES_PER_FILE:
-        parsed.problems.append(
-            f"{len(data['results'])} benchmarks, more than {MAX_SERIES_PER_FILE} are not read"
-        )
+        parsed.problems.append(f"{len(data['results'])} benchmarks, more than {MAX_SERIES_PER_FILE} are not read")
         return None
     requirements = data.get("requirements") or {}
     variables = data.get("env_vars") or {}
@@ -478,9 +472,7 @@ def _parse_states(store: _Store, parsed: _Parsed, content: bytes) -> None:
     parsed.problems += bad
     parsed.count = len(rows)
     flat = np.array([(key, *row) for key, row in rows.items()], np.int64).reshape(-1, len(_STATE_COLUMNS))
-    parsed.columns = {
-        name: flat[:, at].astype(kind) for at, (name, kind) in enumerate(_STATE_COLUMNS.items())
-    }
+    parsed.columns = {name: flat[:, at].astype(kind) for at, (name, kind) in enumerate(_STATE_COLUMNS.items())}
 
 
 def _state_row(store: _Store, line: Any, commit: str) -> tuple[int, tuple[int, ...]]:
@@ -562,9 +554,7 @@ def _commits(
         if one.commit and one.commit not in names
     ]
     if is_shallow(repo):
-        problems.append(
-            Problem(str(repo), "the clone is shallow: older commits of its history are not there")
-        )
+        problems.append(Problem(str(repo), "the clone is shallow: older commits of its history are not there"))
     return [commit for commit in line if commit.hash in dates], "first parent", problems
 
 
@@ -607,9 +597,7 @@ def _columns(
     series = [_series(store.series.rows[number], facts) for number in used]
     detail = np.full(shape, -1, np.int32)
     code = np.zeros(shape, np.int32)
-    sides = _Sides(
-        store.texts.rows, {name: _join(states, name, kind) for name, kind in _STATE_COLUMNS.items()}
-    )
+    sides = _Sides(store.texts.rows, {name: _join(states, name, kind) for name, kind in _STATE_COLUMNS.items()})
     if states:
         _place_states(store, series, states, sides, column, (state, detail, code))
     problems += _unusable(store, results)
@@ -738,9 +726,7 @@ def _read_cache(path: Path) -> _Store:
             one = _Parsed(*row)
             begin = start[one.kind]
             start[one.kind] = begin + one.count
-            one.columns = {
-                name: array[begin : begin + one.count] for name, array in columns[one.kind].items()
-            }
+            one.columns = {name: array[begin : begin + one.count] for name, array in columns[one.kind].items()}
             store.files.append(one)
         return store
     except (
@@ -771,8 +757,7 @@ def _write_cache(path: Path, store: _Store) -> None:
         "keys": [[*row[:4], environments.number(row[4])] for row in store.keys.rows],
         "texts": store.texts.rows,
         "files": [
-            [f.path, f.kind, f.size, f.mtime, f.digest, f.commit, f.when, f.count, f.problems]
-            for f in store.files
+            [f.path, f.kind, f.size, f.mtime, f.digest, f.commit, f.when, f.count, f.problems] for f in store.files
         ],
         "environments": environments.rows,
     }

@@ -29,7 +29,8 @@ class Case:
     constants: dict[str, int]
     launch: Callable[[np.random.Generator], Launch]
     types: dict[str, str] = field(default_factory=dict)
-    unsafe: bool = False
+    over_reads: bool = False
+    """The compiled form reads whole tiles of the source, also past its end."""
 
 
 def _normal(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -349,8 +350,9 @@ _B = {"BLOCK": 1024}
 _POOL = {"UPPER": 64, "BLOCK": 128}
 UNSAFE = ("carried_top", "while", "reversed_mask", "arith_mask", "or_mask")
 """Patterns whose store the compiler turns into load, select, store of the whole tile."""
+OVER_READS = (*UNSAFE, "or_offset")
 ASSIGN = (
-    "derived", "carried", "carried_top", "while", "where", "reversed_mask", "arith_mask", "or_mask", "bitand",
+    "derived", "carried", "carried_top", "while", "where", "reversed_mask", "arith_mask", "or_mask", "or_offset",
     "modulo", "prefetch", "wide_prefix",
 )  # fmt: skip
 
@@ -415,7 +417,10 @@ CASES = (
     ),
     Case("absmax", kernels.absmax_scale, {"D": 128}, _absmax, {"x": "bf16"}),
     Case("two_axes", kernels.two_grid_axes, {"BLOCK": 256}, _two_axes),
-    *(Case(f"assign_{p}", getattr(kernels, f"assign_{p}"), _POOL, _assign(), unsafe=p in UNSAFE) for p in ASSIGN),
+    *(
+        Case(f"assign_{p}", getattr(kernels, f"assign_{p}"), _POOL, _assign(), over_reads=p in OVER_READS)
+        for p in ASSIGN
+    ),
     Case("assign_derived_i64", kernels.assign_derived, _POOL, _assign(np.int64)),
 )
 BY_NAME = {case.name: case for case in CASES}

@@ -374,13 +374,11 @@ def assign_carried_top(rows, pool, start, end, source, pool_len, UPPER: tl.const
     hi = tl.load(end + pid)
     row = pool + tl.load(rows + pid) * pool_len
     src = source + prefix(start, end, pid, UPPER)
-    save = lo - BLOCK + tl.arange(0, BLOCK)
-    load = tl.arange(0, BLOCK) - BLOCK
+    offs = tl.arange(0, BLOCK) - BLOCK
     for _ in range(tl.cdiv(hi - lo, BLOCK)):
-        save += BLOCK
-        load += BLOCK
-        mask = save < hi
-        tl.store(row + save, tl.load(src + load, mask=mask), mask=mask)
+        offs += BLOCK
+        mask = offs < hi - lo
+        tl.store(row + lo + offs, tl.load(src + offs, mask=mask), mask=mask)
 
 
 @triton.jit
@@ -413,8 +411,8 @@ def assign_where(rows, pool, start, end, source, pool_len, UPPER: tl.constexpr, 
     for _ in range(tl.cdiv(hi - lo, BLOCK)):
         mask = save < hi
         tl.store(row + save, tl.load(src + load, mask=mask), mask=mask)
-        save = tl.where(mask, save + BLOCK, save)
-        load = tl.where(mask, load + BLOCK, load)
+        save = tl.where(save < hi, save + BLOCK, save)
+        load = tl.where(save < hi, load + BLOCK, load)
 
 
 @triton.jit
@@ -425,9 +423,10 @@ def assign_reversed_mask(rows, pool, start, end, source, pool_len, UPPER: tl.con
     row = pool + tl.load(rows + pid) * pool_len
     src = source + prefix(start, end, pid, UPPER)
     for i in range(tl.cdiv(hi - lo, BLOCK)):
-        offs = i * BLOCK + tl.arange(0, BLOCK)
-        mask = hi - lo > offs
-        tl.store(row + lo + offs, tl.load(src + offs, mask=mask), mask=mask)
+        load = i * BLOCK + tl.arange(0, BLOCK)
+        save = lo + load
+        mask = hi > save
+        tl.store(row + save, tl.load(src + load, mask=mask), mask=mask)
 
 
 @triton.jit
@@ -438,9 +437,10 @@ def assign_arith_mask(rows, pool, start, end, source, pool_len, UPPER: tl.conste
     row = pool + tl.load(rows + pid) * pool_len
     src = source + prefix(start, end, pid, UPPER)
     for i in range(tl.cdiv(hi - lo, BLOCK)):
-        offs = i * BLOCK + tl.arange(0, BLOCK)
-        mask = ((hi - lo) - offs) > 0
-        tl.store(row + lo + offs, tl.load(src + offs, mask=mask), mask=mask)
+        load = i * BLOCK + tl.arange(0, BLOCK)
+        save = lo + load
+        mask = (hi - save) > 0
+        tl.store(row + save, tl.load(src + load, mask=mask), mask=mask)
 
 
 @triton.jit
@@ -457,14 +457,14 @@ def assign_or_mask(rows, pool, start, end, source, pool_len, UPPER: tl.constexpr
 
 
 @triton.jit
-def assign_bitand(rows, pool, start, end, source, pool_len, UPPER: tl.constexpr, BLOCK: tl.constexpr):
+def assign_or_offset(rows, pool, start, end, source, pool_len, UPPER: tl.constexpr, BLOCK: tl.constexpr):
     pid = tl.program_id(0)
     lo = tl.load(start + pid)
     hi = tl.load(end + pid)
     row = pool + tl.load(rows + pid) * pool_len
     src = source + prefix(start, end, pid, UPPER)
     for i in range(tl.cdiv(hi - lo, BLOCK)):
-        offs = (i * BLOCK + tl.arange(0, BLOCK)) & 4095
+        offs = (i * BLOCK) | tl.arange(0, BLOCK)
         mask = offs < hi - lo
         tl.store(row + lo + offs, tl.load(src + offs, mask=mask), mask=mask)
 
@@ -504,9 +504,9 @@ def assign_prefetch(rows, pool, start, end, source, pool_len, UPPER: tl.constexp
 def prefix_wide(start, end, pid, UPPER: tl.constexpr):
     lanes = tl.arange(0, UPPER)
     before = lanes < pid
-    s = tl.load(start + lanes, mask=before, other=0).to(tl.int64)
-    e = tl.load(end + lanes, mask=before, other=0).to(tl.int64)
-    return tl.sum(e - s, axis=0)
+    s = tl.load(start + lanes, mask=before, other=0)
+    e = tl.load(end + lanes, mask=before, other=0)
+    return tl.sum((e - s).to(tl.int64), axis=0)
 
 
 @triton.jit

@@ -22,6 +22,7 @@ class Modelled:
     target: str = field(default_factory=device.target)
     compiler: str | None = None
     unsafe: bool = False
+    trace: bool = False
     simulations: list[Any] = field(default_factory=list)
 
     def __call__(self, launch: Launch) -> None:
@@ -34,6 +35,7 @@ class Modelled:
             launch.constants,
             target=self.target,
             compiler=self.compiler,
+            trace=self.trace,
             keep_numbers=self.unsafe,
         )
         self.simulations.append(done)

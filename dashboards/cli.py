@@ -1,0 +1,71 @@
+"""`ascend-perf`: one command for the suite.  Each subcommand is a module with `add_arguments` and `run`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from typing import NamedTuple
+
+USAGE = 4  # exit code of a usage or environment error, in every subcommand
+
+
+class Command(NamedTuple):
+    """module: loaded only when the command runs.  help: one line."""
+
+    module: str
+    help: str
+
+
+COMMANDS = {
+    "run": Command("dashboards.run", "measure commits with asv: verdict first, then numbers"),
+    "dashboard": Command("dashboards.pages.build", "build the pages from the results"),
+    "check": Command("dashboards.check", "is a commit worse than its base or its history? (the gate for CI)"),
+    "detect": Command("dashboards.detect_command", "change points of a series in a file"),
+    "model": Command("ascend_kernels.harness.model_command", "what Ascend's compiler makes of a kernel, executed"),
+    "compilers": Command("ascend_model.compilers_command", "list, add ascendnpu-ir versions to compare"),
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry point of the console script; the exit code."""
+    given = sys.argv[1:] if arguments is None else arguments
+    parser = argparse.ArgumentParser(
+        prog="ascend-perf",
+        description="Which Triton kernel got slower or wrong on Ascend, since which commit, on which compiler, why.",
+    )
+    parser.add_argument("--version", action="version", version=_version())
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    chosen = next((word for word in given if not word.startswith("-")), None)
+    for name, command in COMMANDS.items():
+        one = commands.add_parser(
+            name, help=command.help, description=command.help, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        if name == chosen:
+            module = importlib.import_module(command.module)
+            module.add_arguments(one)
+            one.set_defaults(run=module.run)
+    try:
+        parsed = parser.parse_args(given)
+    except SystemExit as leaving:
+        return USAGE if leaving.code not in (0, None) else 0
+    try:
+        return int(parsed.run(parsed))
+    except KeyboardInterrupt:
+        print("ascend-perf: stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return 0
+
+
+def _version() -> str:
+    import importlib.metadata
+
+    try:
+        return f"ascend-perf {importlib.metadata.version('ascend-perf')}"
+    except importlib.metadata.PackageNotFoundError:
+        return "ascend-perf (not installed)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

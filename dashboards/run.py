@@ -1,0 +1,247 @@
+"""`ascend-perf run`: asv over the commits that touch kernels, with progress and a summary of what happened."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from . import repository
+
+EXAMPLES = """examples:
+  ascend-perf run                          the newest commit, if it is not measured yet
+  ascend-perf run --last 5                 the last five commits that touch kernels
+  ascend-perf run main..my-branch          every commit of a branch that touches kernels
+  ascend-perf run --last 3 --compiler 1.1.0 --compiler 1.2.0
+asv itself works as well: `asv run HEAD^!`, `asv compare`, `asv publish`."""
+
+PERCENT = re.compile(r"\[\s*(\d+(?:\.\d+)?)%\]\s+\S+\s*(.*)")
+NOTHING = 3
+USAGE = 4
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the subcommand."""
+    parser.epilog = EXAMPLES
+    parser.add_argument("range", nargs="?", help="git range or revision (default: HEAD)")
+    parser.add_argument("--last", type=int, metavar="N", help="the last N commits that touch kernels")
+    parser.add_argument(
+        "--paths", nargs="*", help="folders that count as kernels (default: ascend_kernels, or all)"
+    )
+    parser.add_argument("--every-commit", action="store_true", help="also commits that touch no kernel")
+    parser.add_argument(
+        "--compiler", action="append", help="ascendnpu-ir version (repeatable); another is another series"
+    )
+    parser.add_argument("--cases", choices=("quick", "timed", "all"), help="cases the model runs (default: quick)")
+    parser.add_argument("--ops", help="only these ops, comma-separated")
+    parser.add_argument("--bench", action="append", help="only benchmarks that match (as asv's --bench)")
+    parser.add_argument("--force", action="store_true", help="measure again what is measured already")
+    parser.add_argument("--config", default="asv.conf.json")
+    parser.add_argument("--json", action="store_true", help="the summary as JSON")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def run(given: argparse.Namespace) -> int:
+    """0 measured, 3 nothing was measured, 4 usage or environment, else asv's own code for a broken set-up."""
+    try:
+        commits = choose(given)
+    except repository.RepositoryError as error:
+        print(f"ascend-perf run: {error}", file=sys.stderr)
+        return USAGE
+    if not commits:
+        print(
+            "ascend-perf run: no commit in that range touches kernels; --every-commit takes all", file=sys.stderr
+        )
+        return NOTHING
+    if not Path(given.config).is_file():
+        print(f"ascend-perf run: no {given.config} here; `ascend-perf init` writes one", file=sys.stderr)
+        return USAGE
+    results = results_folder(given.config)
+    code = call_asv(given, commits, results.parent / "asv.log")
+    rows = summary(results, commits)
+    if given.json:
+        print(json.dumps({"exit": code, "commits": rows}, indent=1))
+    else:
+        print_summary(rows)
+    if code not in (0, 2):  # asv ends with 2 when any benchmark failed; the states tell which
+        print(f"ascend-perf run: asv ended with {code}; see {results.parent / 'asv.log'}", file=sys.stderr)
+        return USAGE if code == 1 else code
+    return 0 if any(sum(row["states"].values()) for row in rows) else NOTHING
+
+
+def choose(given: argparse.Namespace) -> list[repository.Commit]:
+    """Commits to measure, oldest first."""
+    revision = given.range or "HEAD"
+    if ".." in revision:
+        base, _, head = revision.partition("..")
+        head = repository.resolve(".", head.lstrip(".") or "HEAD")
+        wanted = [f"{repository.resolve('.', base)}..{head}"]
+    else:
+        wanted = [repository.resolve(".", revision)]
+        if given.last is None:
+            given.last = 1
+    if given.last is not None:
+        wanted.append(f"--max-count={max(0, given.last)}")
+    paths = given.paths
+    if paths is None and not given.every_commit and Path("ascend_kernels").is_dir():
+        # The harness is the instrument; a commit that only changes it leaves every kernel as it was.
+        paths = ["ascend_kernels", ":(exclude)ascend_kernels/harness"]
+    text = repository.git(
+        ".", "log", "--first-parent", "-z", "--format=%H%x00%an%x00%ct%x00%s", *wanted, "--", *(paths or [])
+    )
+    fields = text.split("\0")
+    rows = [fields[i : i + 4] for i in range(0, len(fields) - 3, 4)]
+    return [repository.Commit(h, subject, author) for h, author, _, subject in reversed(rows)]
+
+
+def results_folder(config: str) -> Path:
+    """The folder asv writes to, from its configuration."""
+    from asv.config import Config
+
+    return Path(Config.load(config).results_dir)
+
+
+def call_asv(given: argparse.Namespace, commits: list[repository.Commit], log: Path) -> int:
+    """Run asv over the commits, newest first; its output goes to `log`, its progress to the terminal."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    environment = dict(os.environ)
+    environment.setdefault("ASCEND_PERF_CACHE", str(log.parent.resolve() / "cache"))
+    if given.cases:
+        environment["ASCEND_PERF_CASES"] = given.cases
+    if given.ops:
+        environment["ASCEND_PERF_OPS"] = given.ops
+    with tempfile.TemporaryDirectory() as folder, open(log, "w") as record:
+        config, hashes = Path(given.config), Path(folder, "commits")
+        if given.compiler:
+            config = with_compilers(config, given.compiler, Path(folder))
+        hashes.write_text("".join(commit.hash + "\n" for commit in reversed(commits)))
+        command = [
+            sys.executable,
+            "-m",
+            "asv",
+            "--config",
+            str(config),
+            "run",
+            f"HASHFILE:{hashes}",
+            "--show-stderr",
+        ]
+        command += [] if given.force else ["--skip-existing-commits"]
+        for pattern in given.bench or ():
+            command += ["--bench", pattern]
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=environment
+        )
+        assert process.stdout is not None
+        show = Progress(quiet=given.quiet)
+        try:
+            with show:
+                for line in process.stdout:
+                    record.write(line)
+                    show.line(line)
+        except BaseException:
+            process.terminate()
+            raise
+        finally:
+            process.wait()
+    return process.returncode
+
+
+def with_compilers(config: Path, versions: list[str], folder: Path) -> Path:
+    """The configuration with these ascendnpu-ir versions as its matrix, as a file that asv can read."""
+    from asv import util
+
+    settings = util.load_json(str(config), js_comments=True)
+    settings["matrix"] = {**settings.get("matrix", {}), "req": {"ascendnpu-ir": versions}}
+    settings["version"] = 1
+    place = folder / "asv.conf.json"
+    place.write_text(json.dumps(settings))
+    return place
+
+
+class Progress:
+    """A bar from asv's own percentages; plain lines where the output is no terminal."""
+
+    def __init__(self, quiet: bool) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        console = Console(stderr=True)
+        self.bar = Progress(
+            TextColumn("{task.percentage:>3.0f}%"), BarColumn(), TimeElapsedColumn(),
+            TextColumn("{task.description}", markup=False), console=console, disable=quiet,
+        )  # fmt: skip
+        self.plain = not quiet and not console.is_terminal
+        self.task = self.bar.add_task("starting asv", total=100)
+        self.shown = ""
+
+    def __enter__(self) -> Progress:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.bar.stop()
+
+    def line(self, line: str) -> None:
+        """Take one line of asv's output."""
+        found = PERCENT.search(line)
+        if not found:
+            return
+        percent, words = float(found[1]), found[2].strip(" ·•").rstrip(":")
+        if words.startswith("Setting up "):
+            words = "compiling, verifying, modelling " + words.removeprefix("Setting up ").partition(":")[0]
+        elif not words.startswith("For "):
+            words = words.split(" ")[0]
+        self.bar.update(self.task, completed=percent, description=words)
+        if self.plain and words.startswith(("For ", "compiling")) and words != self.shown:
+            print(f"[{percent:3.0f}%] {words}", file=sys.stderr, flush=True)
+            self.shown = words
+
+
+def summary(results: Path, commits: list[repository.Commit]) -> list[dict[str, Any]]:
+    """A row a commit: how many (op, case, implementation) ended in which state, from the sidecars."""
+    rows = []
+    for commit in commits:
+        last: dict[tuple[str, ...], dict[str, Any]] = {}
+        place = results / "states" / f"{commit.hash}.jsonl"
+        for line in place.read_text(errors="replace").splitlines() if place.is_file() else ():
+            try:
+                one = json.loads(line)
+                key = (one["suite"], one["case"], one["impl"], json.dumps(one["versions"], sort_keys=True))
+            except (ValueError, KeyError, TypeError):
+                continue
+            last[key] = one
+        states = Counter(one["state"] for one in last.values())
+        bad = [o for o in last.values() if o.get("role") == "op" and o["state"] not in ("ok", "unsupported here")]
+        rows.append(
+            {
+                "commit": commit.hash,
+                "subject": commit.subject,
+                "states": dict(states),
+                "bad": [{k: o[k] for k in ("op", "case", "impl", "state", "reason")} for o in bad],
+            }
+        )
+    return rows
+
+
+def print_summary(rows: list[dict[str, Any]]) -> None:
+    """The summary for people."""
+    for row in rows:
+        states = ", ".join(f"{n} {state}" for state, n in sorted(row["states"].items())) or "not run"
+        print(f"{row['commit'][:10]}  {printable(row['subject'])[:60]:<60}  {states}")
+        for one in row["bad"][:5]:
+            words = printable(one["reason"]).strip()[:140]
+            print(f"            {one['op']} {one['case']} {one['impl']}: {one['state']}: {words}")
+        if len(row["bad"]) > 5:
+            print(f"            and {len(row['bad']) - 5} more")
+
+
+def printable(text: str) -> str:
+    """Untrusted text on one line, without control characters that a terminal would obey."""
+    return "".join(c if c.isprintable() else " " for c in text)
