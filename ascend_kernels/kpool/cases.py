@@ -35,18 +35,18 @@ def random_pools(pools: int, pool_size: int, generator: torch.Generator) -> tupl
 
 
 def boundary_pools(pool_size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """One key a pool, all its tokens alike, whose rotation has the absmax 448 * 2**e or one next to it.
+    """One key a pool, all its tokens alike, whose rotation has the absmax 448 * 2**e or one of its neighbours.
 
-    A key a * e_0 rotates to a / sqrt(128) in every place; a runs over the bf16 numbers around the one wanted.
+    A key a * e_0 + b * e_1 rotates to (a + b) / sqrt(128) and (a - b) / sqrt(128); b is what a lacks.
     The last pools lie around the absmax floor of 1e-4; one is zero.
     """
-    wanted = [1.75 * 2.0 ** (8 + e) for e in BOUNDARY_EXPONENTS] + [1e-4]
-    middles = torch.tensor(wanted, dtype=torch.float64).mul(HEAD**0.5).to(torch.bfloat16)
+    middles = torch.tensor([448 * 2.0**e for e in BOUNDARY_EXPONENTS] + [1e-4]).to(torch.bfloat16)
     steps = torch.arange(-2, 3, dtype=torch.int16)
-    first = (middles.view(torch.int16)[:, None] + steps).flatten().view(torch.bfloat16)
-    first = torch.cat([first, -first[:2], torch.zeros(1, dtype=torch.bfloat16)])
-    keys = torch.zeros(len(first), pool_size, HEAD, dtype=torch.bfloat16)
-    keys[:, :, 0] = first[:, None]
+    absmax = (middles.view(torch.int16)[:, None] + steps).flatten().view(torch.bfloat16)
+    whole = torch.cat([absmax, -absmax[:2], absmax[:1] * 0]).double() * HEAD**0.5
+    keys = torch.zeros(len(whole), pool_size, HEAD, dtype=torch.bfloat16)
+    keys[:, :, 0] = whole[:, None].to(torch.bfloat16)
+    keys[:, :, 1] = (whole[:, None] - keys[:, :, 0].double()).to(torch.bfloat16)
     return keys, torch.zeros_like(keys)
 
 
