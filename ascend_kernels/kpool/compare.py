@@ -9,11 +9,14 @@ from .reference import pages
 
 ERROR = 0.08  # of an entry's absmax, after dequantisation
 BYTES = 0.001  # of the written bytes may differ: a code next to a rounding boundary
+FEW = 4  # bytes may always: one pooled value rounded the other way moves a few codes of a case with few pools
 
 
 def entries_close(name: str, actual: torch.Tensor, expected: torch.Tensor, arguments: Arguments) -> str | None:
     """Entries written by this call: dequantised error at most 0.08 of their absmax everywhere and at most 0.1 %
-    of bytes different.  Entries not written, and every other tensor: bit for bit.  None, or what is wrong.
+    of bytes different (of few bytes: 4).  Entries not written, and every other tensor: bit for bit.
+
+    Gives None, or what is wrong.
 
     An entry that is NaN in the reference (a score of +inf) must have NaN codes; its scale is not compared.
     """
@@ -71,8 +74,9 @@ def _close(name: str, codes, scales, wanted_codes, wanted_scales) -> str | None:
     as_bytes = [t.contiguous().view(torch.uint8).flatten() for t in parts]
     different = int((as_bytes[0] != as_bytes[2]).sum()) + int((as_bytes[1] != as_bytes[3]).sum())
     total = sum(t.numel() for t in as_bytes[:2])
-    if different > BYTES * total:
-        return f"{name}: {different} of {total} written bytes differ from the reference, more than 0.1 %"
+    most = max(FEW, int(BYTES * total))
+    if different > most:
+        return f"{name}: {different} of {total} written bytes differ from the reference, more than {most}"
     return None
 
 

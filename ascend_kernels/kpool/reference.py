@@ -186,7 +186,7 @@ def _compress_fp32(k, score, ape, round_scale) -> tuple[torch.Tensor, torch.Tens
     weight = torch.softmax(score.float() + ape, dim=1)
     pooled = (weight * k.float()).sum(1).to(torch.bfloat16)
     rotated = (pooled.float() @ rotation(k.device, torch.float32)).to(torch.bfloat16).float()
-    scale = rotated.abs().amax(1).clamp_min(1e-4) / 448.0
+    scale = rotated.abs().amax(1).clamp_min(1e-4) * (1.0 / 448.0)
     if round_scale:
         scale = torch.exp2(torch.ceil(torch.log2(scale)))
     codes = (rotated / scale[:, None]).clamp(-448.0, 448.0).to(torch.float8_e4m3fn)
