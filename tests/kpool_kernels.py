@@ -10,7 +10,7 @@ from ascend_kernels.kpool import entry
 def encode_kernel(values, codes, count, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(values + at, mask=at < count, other=0)
-    tl.store(codes + at, entry.encode(x, entry.ALL).to(tl.uint8), mask=at < count)
+    tl.store(codes + at, entry.encode(x, True).to(tl.uint8), mask=at < count)
 
 
 @triton.jit

@@ -19,7 +19,6 @@ LARGEST = tl.constexpr(448.0)  # of e4m3fn
 INVERSE_LARGEST = tl.constexpr(1.0 / 448.0)
 ROOT = tl.constexpr(0.08838834764831845)  # 1 / sqrt(128)
 ALL = tl.constexpr(tl.PropagateNan.ALL)
-NONE = tl.constexpr(tl.PropagateNan.NONE)
 
 
 @functools.cache
@@ -68,11 +67,20 @@ def pool_rows(keys, scores, row, ape, bias, P: tl.constexpr):
 
 
 @triton.jit
+def rounded(x):
+    """128 values to bf16 and back, as [8, 16].
+
+    The reshape keeps ascendnpu-ir 1.0.0 from dropping the pair of casts, and the rounding with it.
+    """
+    return tl.reshape(tl.reshape(x, (128,)).to(tl.bfloat16), (8, 16)).to(tl.float32)
+
+
+@triton.jit
 def rotate_kronecker(x, h8, h16):
     """H128 = H8 (x) H16: two products by small factors, each a broadcast multiply and a sum."""
-    inner = tl.sum(tl.reshape(x.to(tl.float32), (8, 1, 16)) * h16[None, :, :], 2)
+    inner = tl.sum(tl.reshape(x, (8, 1, 16)).to(tl.float32) * h16[None, :, :], 2)
     outer = tl.sum(tl.reshape(inner, (1, 8, 16)) * h8[:, :, None], 1)
-    return (outer * ROOT).to(tl.bfloat16).to(tl.float32)
+    return rounded(outer * ROOT)
 
 
 @triton.jit
@@ -82,7 +90,7 @@ def rotate_matrix(x, h8, h16):
     inner = tl.dot(twice, h16.to(tl.bfloat16))
     # H16 is [[H8, H8], [H8, -H8]]: applied to the same rows twice it gives H8 of them twice over, and zero.
     outer = tl.sum(tl.reshape(tl.dot(h16, inner, input_precision="ieee"), (2, 8, 16)), 0)
-    return (outer * (0.5 * ROOT)).to(tl.bfloat16).to(tl.float32)
+    return rounded(outer * (0.5 * ROOT))
 
 
 @triton.jit
@@ -95,7 +103,7 @@ def _butterfly(x, BLOCKS: tl.constexpr, HALF: tl.constexpr):
 @triton.jit
 def rotate_butterfly(x, h8, h16):
     """Seven stages of sums and differences."""
-    y = x.to(tl.float32)
+    y = tl.reshape(tl.reshape(x, (8, 16)).to(tl.float32), (128,))
     y = _butterfly(y, 64, 1)
     y = _butterfly(y, 32, 2)
     y = _butterfly(y, 16, 4)
@@ -103,7 +111,7 @@ def rotate_butterfly(x, h8, h16):
     y = _butterfly(y, 4, 16)
     y = _butterfly(y, 2, 32)
     y = _butterfly(y, 1, 64)
-    return tl.reshape((y * ROOT).to(tl.bfloat16).to(tl.float32), (8, 16))
+    return rounded(y * ROOT)
 
 
 @triton.jit
@@ -126,16 +134,25 @@ def scaled(x, scale, ROUND_SCALE: tl.constexpr):
 
 
 @triton.jit
-def encode(x, NAN: tl.constexpr):
+def at_most(x, limit, PROPAGATE: tl.constexpr):
+    """The lesser of the two; what a NaN does is left open unless PROPAGATE, which costs less on Ascend."""
+    if PROPAGATE:
+        return tl.minimum(x, limit, propagate_nan=ALL)
+    else:
+        return tl.minimum(x, limit)
+
+
+@triton.jit
+def encode(x, PROPAGATE: tl.constexpr):
     """e4m3fn codes as int32, without an fp8 type: nearest even, saturating, -0 and subnormals kept.
 
     Normal numbers round in the bit pattern; below 2**-6 adding 16384 rounds to a multiple of 2**-9.  The larger
     of the two is the code.  A NaN gives the NaN code.
     """
-    size = tl.minimum(tl.abs(x), LARGEST, propagate_nan=NAN)
+    size = at_most(tl.abs(x), LARGEST, PROPAGATE)
     b = size.to(tl.int32, bitcast=True)
     normal = ((b + ((b >> 20) & 1) + 0x7FFFF) >> 20) - 960
-    small = (tl.minimum(size, 0.015625, propagate_nan=NAN) + 16384.0).to(tl.int32, bitcast=True) - 0x46800000
+    small = (at_most(size, 0.015625, PROPAGATE) + 16384.0).to(tl.int32, bitcast=True) - 0x46800000
     return tl.minimum(tl.maximum(normal, small), 0x7F) | ((x.to(tl.int32, bitcast=True) >> 24) & 0x80)
 
 
@@ -150,14 +167,14 @@ def encode_natively(x):
 def quantise(x, ROUND_SCALE: tl.constexpr):
     """uint8 codes and the scale of one rotated row."""
     scale = scale_of(tl.max(tl.maximum(tl.abs(x), FLOOR, propagate_nan=ALL)), ROUND_SCALE)
-    return encode(scaled(x, scale, ROUND_SCALE), ALL).to(tl.uint8), scale
+    return encode(scaled(x, scale, ROUND_SCALE), True).to(tl.uint8), scale
 
 
 @triton.jit
 def quantise_default_nan(x, ROUND_SCALE: tl.constexpr):
     """As quantise, without saying what minimum and maximum do with a NaN."""
     scale = scale_of(tl.maximum(tl.max(tl.abs(x)), FLOOR), ROUND_SCALE)
-    return encode(scaled(x, scale, ROUND_SCALE), NONE).to(tl.uint8), scale
+    return encode(scaled(x, scale, ROUND_SCALE), False).to(tl.uint8), scale
 
 
 @triton.jit
@@ -166,7 +183,7 @@ def quantise_by_log2(x, ROUND_SCALE: tl.constexpr):
     r = tl.max(tl.maximum(tl.abs(x), FLOOR, propagate_nan=ALL)) * INVERSE_LARGEST
     if ROUND_SCALE:
         r = tl.exp2(tl.ceil(tl.log2(r)))
-    return encode(tl.div_rn(x, r), ALL).to(tl.uint8), r
+    return encode(tl.div_rn(x, r), True).to(tl.uint8), r
 
 
 @triton.jit

@@ -28,11 +28,10 @@ from . import plan
 
 @triton.jit
 def expand_kernel(
-    pool_ids, seq_lens, out, rows, groups,
+    pool_ids, seq_lens, out, rows, groups, parts,
     P: tl.constexpr, BLOCK: tl.constexpr, WITHIN_SEQ: tl.constexpr,
 ):  # fmt: skip
     place = tl.arange(0, P)
-    parts = tl.cdiv(groups, BLOCK) + (groups == 0)
     for work in range(tl.program_id(0), rows * parts, tl.num_programs(0)):
         row, part = work // parts, work % parts
         length = tl.load(seq_lens + row).to(tl.int32)
@@ -44,8 +43,8 @@ def expand_kernel(
         token = tl.maximum(pool[:, None] * P + place[None, :], -1)
         if WITHIN_SEQ:
             token = token | ((whole - 1 - pool) >> 31)[:, None]
-        column = part * (BLOCK * P) + tl.arange(0, BLOCK * P)
-        tl.store(target + column, tl.reshape(token, (BLOCK * P,)), mask=column < groups * P)
+        column = group[:, None] * P + place[None, :]
+        tl.store(target + column, token, mask=(group < groups)[:, None])
         if P > 1:
             if part == parts - 1:
                 open_token = (whole * P + place) | ((length - whole * P - 1 - place) >> 31)
@@ -63,7 +62,14 @@ class Expand:
         launch(
             expand_kernel,
             (made.programs,),
-            {"pool_ids": pool_ids, "seq_lens": seq_lens, "out": out, "rows": rows, "groups": groups},
+            {
+                "pool_ids": pool_ids,
+                "seq_lens": seq_lens,
+                "out": out,
+                "rows": rows,
+                "groups": groups,
+                "parts": max(1, -(-groups // made.rows)),
+            },
             {"P": size, "BLOCK": made.rows, "WITHIN_SEQ": within_seq},
         )
 

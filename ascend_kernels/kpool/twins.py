@@ -19,8 +19,9 @@ from .kpool_compress_and_write_cache import Pools, kpool_compress_and_write_cach
 
 @triton.jit
 def expand_lanes_kernel(
-    pool_ids, seq_lens, out, rows, groups, P: tl.constexpr, BLOCK: tl.constexpr, WITHIN_SEQ: tl.constexpr
-):
+    pool_ids, seq_lens, out, rows, groups,
+    P: tl.constexpr, BLOCK: tl.constexpr, WITHIN_SEQ: tl.constexpr,
+):  # fmt: skip
     width = groups * P + P - 1
     parts = tl.cdiv(width, BLOCK * P)
     for work in range(tl.program_id(0), rows * parts, tl.num_programs(0)):
