@@ -237,7 +237,7 @@ def test_tiles_of_a_gpu_give_the_same_entries(case):
         COMPRESS,
         twins={},
         implementations=("tiles",),
-        call=lambda impl, **a: COMPRESS.call(**a, impl=Tiles(rows=16)),
+        call=lambda impl, **a: COMPRESS.call(**a, impl=Tiles()),
     )
     verdict = gate.verify(op, case, "tiles", repeat=False)
     assert verdict.state == OK, verdict.reason
@@ -556,7 +556,7 @@ def test_boundary_cases_hold_scales_on_and_next_to_powers_of_two():
 def test_plans_keep_the_limits(count, on):
     made = [
         plan.pools(count, 16, on),
-        plan.tiles(count, 4, on),
+        plan.tiles(count, plan.Tile(), on),
         plan.tokens(count, on.kind == "cuda", on),
         plan.groups(count, 512, 4, on),
         plan.groups(3, count, 16, on),

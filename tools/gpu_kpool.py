@@ -27,6 +27,7 @@ from ascend_kernels.kpool.kpool_decode_update_and_maybe_write_cache_batched impo
     Decode,
     kpool_decode_update_and_maybe_write_cache_batched,
 )
+from ascend_kernels.kpool.plan import Tile
 from ascend_kernels.registry import OPS
 
 START = time.time()
@@ -194,6 +195,26 @@ def encode_all_kernel(values, out, count, NATIVE: tl.constexpr, E: tl.constexpr,
     tl.store(out + at, code, mask=at < count)
 
 
+TILES = {
+    "n65536-p4": [
+        Tile(16, 4, 4, 0),
+        Tile(16, 4, 4, 8),
+        Tile(32, 4, 8, 4),
+        Tile(32, 4, 8, 2),
+        Tile(16, 4, 8, 4),
+        Tile(32, 4, 4, 3),
+    ],
+    "n8192-p16": [
+        Tile(16, 4, 8, 4),
+        Tile(16, 2, 4, 4),
+        Tile(16, 8, 8, 2),
+        Tile(16, 4, 8, 0),
+        Tile(16, 2, 8, 4),
+        Tile(16, 16, 8, 2),
+    ],
+}
+
+
 def compress_sweep(bandwidth: float) -> None:
     op = OPS["kpool_compress_and_write_cache"]
     for name in ("n65536-p4", "n8192-p16"):
@@ -211,12 +232,13 @@ def compress_sweep(bandwidth: float) -> None:
             return device_time(functools.partial(kpool_compress_and_write_cache, impl=impl), sets)
 
         show("default", timed(None))
-        for rows in (16, 32, 64):
-            for warps in (4, 8):
-                try:
-                    show(f"tiles rows {rows} warps {warps}", timed(Tiles(rows, warps)))
-                except Exception as error:
-                    print(f"{name} rows {rows} warps {warps}: {type(error).__name__}: {str(error)[:100]}")
+        for tile in TILES[name]:
+            try:
+                show(
+                    f"rows {tile.rows} chunk {tile.chunk} warps {tile.warps} x{tile.programs}", timed(Tiles(tile))
+                )
+            except Exception as error:
+                print(f"{name} {tile}: {type(error).__name__}: {str(error)[:100]}")
         show("kronecker, pool a program", timed(Pools()))
         show("torch form (eager)", eager_time(reference.compress_in_torch, sets[0]))
 

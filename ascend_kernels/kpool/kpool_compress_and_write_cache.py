@@ -64,10 +64,12 @@ def compress_kernel(
 def compress_tile_kernel(
     kv_cache, scales, slot_k, slot_score, ape, loc, write_mask, codes, code_scales, pools, page_bytes,
     P: tl.constexpr, PAGE: tl.constexpr, PRESHUFFLED: tl.constexpr, ROUND_SCALE: tl.constexpr,
-    WRITE: tl.constexpr, ROWS: tl.constexpr, NATIVE: tl.constexpr,
+    WRITE: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
-    # Four values a thread also for bf16: keys, scores and the fp32 ape then share one layout.
+    # Four values a thread also for bf16, so that keys, scores and the fp32 ape share one layout; with the pools
+    # as first axis a sum over the tokens, the middle one, then stays inside a thread.
     d = tl.max_contiguous(tl.arange(0, 128), 4)
+    member = tl.arange(0, CHUNK)[None, :, None]
     signs = entry.hadamard(128).to(tl.bfloat16)
     for tile in range(tl.program_id(0), tl.cdiv(pools, ROWS), tl.num_programs(0)):
         pool = tile * ROWS + tl.arange(0, ROWS)
@@ -75,18 +77,20 @@ def compress_tile_kernel(
         if write_mask is not None:
             keep &= tl.load(write_mask + pool, mask=keep, other=0) != 0
         inside = keep[:, None]
-        first = pool.to(tl.int64)[:, None] * (P * 128) + d[None, :]
+        first = pool.to(tl.int64)[:, None, None] * (P * 128) + member * 128 + d[None, None, :]
+        bias = tl.broadcast_to(ape + member * 128 + d[None, None, :], (ROWS, CHUNK, 128))
         most = tl.full((ROWS, 128), -float("inf"), tl.float32)
-        for i in tl.range(0, P, loop_unroll_factor=4):
-            v = tl.load(slot_score + first + i * 128, mask=inside, other=0).to(tl.float32)
-            most = tl.maximum(most, v + tl.load(ape + i * 128 + d[None, :]), propagate_nan=entry.ALL)
+        for i in range(0, P, CHUNK):
+            v = tl.load(slot_score + first + i * 128, mask=inside[:, None, :], other=0).to(tl.float32)
+            most = tl.maximum(most, tl.max(v + tl.load(bias + i * 128), 1), propagate_nan=entry.ALL)
         total = tl.zeros((ROWS, 128), tl.float32)
         mass = tl.zeros((ROWS, 128), tl.float32)
-        for i in tl.range(0, P, loop_unroll_factor=4):
-            v = tl.load(slot_score + first + i * 128, mask=inside, other=0).to(tl.float32)
-            weight = tl.exp(v + tl.load(ape + i * 128 + d[None, :]) - most)
-            total += tl.load(slot_k + first + i * 128, mask=inside, other=0).to(tl.float32) * weight
-            mass += weight
+        for i in range(0, P, CHUNK):
+            v = tl.load(slot_score + first + i * 128, mask=inside[:, None, :], other=0).to(tl.float32)
+            k = tl.load(slot_k + first + i * 128, mask=inside[:, None, :], other=0).to(tl.float32)
+            weight = tl.exp(v + tl.load(bias + i * 128) - most[:, None, :])
+            total += tl.sum(k * weight, 1)
+            mass += tl.sum(weight, 1)
         # Exact products of bf16 values, summed in fp32.
         x = tl.dot(tl.div_rn(total, mass).to(tl.bfloat16), signs) * entry.ROOT
         x = x.to(tl.bfloat16).to(tl.float32)
@@ -129,17 +133,16 @@ class Pools:
 
 @dataclass(frozen=True)
 class Tiles:
-    """Many pools at a time, the rotation one product with the Hadamard matrix: the plan of a GPU.
+    """Many pools at a time, the rotation one product with the Hadamard matrix: the form for a GPU."""
 
-    rows, warps: of a program, if not the plan's."""
-
-    rows: int = 0
-    warps: int = 0
+    tile: plan.Tile = plan.Tile()
 
     def launch(self, tensors: dict[str, Any], constants: dict[str, Any], where: device.Device) -> None:
         """Launch on checked arguments."""
-        made = plan.tiles(tensors["pools"], constants["P"], where, self.rows, self.warps)
-        shape = {"ROWS": made.rows, "NATIVE": entry.native_fp8(tensors["ape"].device)}
+        made = plan.tiles(tensors["pools"], self.tile, where)
+        native = entry.native_fp8(tensors["ape"].device)
+        shape = {"ROWS": made.rows, "CHUNK": self.tile.chunk, "NATIVE": native}
+        # Pipelining would hold every load of a tile in shared memory.
         options = {"num_warps": made.warps, "num_stages": 1}
         launch(compress_tile_kernel, (made.programs,), tensors, constants | shape, **options)
 

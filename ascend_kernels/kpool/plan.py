@@ -19,6 +19,17 @@ class Plan:
     warps: int = 4
 
 
+@dataclass(frozen=True)
+class Tile:
+    """A GPU program's tile of pools: rows of pools, chunk of tokens of each at a time; warps of the program;
+    programs a multiprocessor, 0 for one program a tile."""
+
+    rows: int = 16
+    chunk: int = 4
+    warps: int = 4
+    programs: int = 4
+
+
 def pools(count: int, pool_size: int, device: Device) -> Plan:
     """Plan for `count` pools or requests taken one at a time.  Raises PlanError when a pool does not fit UB."""
     if device.ascend:
@@ -31,12 +42,12 @@ def pools(count: int, pool_size: int, device: Device) -> Plan:
     return Plan(min(count, device.cores if device.ascend else device.grid_limit), 1, 1)
 
 
-def tiles(count: int, pool_size: int, device: Device, rows: int = 0, warps: int = 0) -> Plan:
-    """Plan for `count` pools taken many at a time on a GPU, the rotation a matrix product.
+def tiles(count: int, tile: Tile, device: Device) -> Plan:
+    """Plan for `count` pools taken a tile at a time on a GPU, the rotation a matrix product.
 
-    rows, warps: pools and warps of a program, if not to be chosen here."""
-    rows = rows or 32
-    return Plan(min(-(-count // rows), device.grid_limit), rows, warps or 8)
+    Programs take several tiles, since each makes the matrix anew."""
+    most = min(device.grid_limit, tile.programs * device.cores if tile.programs else device.grid_limit)
+    return Plan(min(-(-count // tile.rows), most), tile.rows, tile.warps)
 
 
 def tokens(count: int, tile: bool, device: Device) -> Plan:
