@@ -135,7 +135,7 @@ class Pools:
 class Tiles:
     """Many pools at a time, the rotation one product with the Hadamard matrix: the form for a GPU."""
 
-    tile: plan.Tile = plan.Tile()
+    tile: plan.Tile = plan.TILE
 
     def launch(self, tensors: dict[str, Any], constants: dict[str, Any], where: device.Device) -> None:
         """Launch on checked arguments."""

@@ -30,6 +30,9 @@ class Tile:
     programs: int = 4
 
 
+TILE = Tile()
+
+
 def pools(count: int, pool_size: int, device: Device) -> Plan:
     """Plan for `count` pools or requests taken one at a time.  Raises PlanError when a pool does not fit UB."""
     if device.ascend:
