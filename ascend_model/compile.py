@@ -117,6 +117,7 @@ def compile_kernel(
     request = describe(kernel, args, constants or {}, target, options or {})
     name = request["qualname"].rpartition(".")[2]
     made = Compiled(OK, "", name, target, version, toolchain.triton_ascend_version() or "")
+    request["cache"] = str(toolchain.cache_dir() / "lowered") if cache else ""
     answer = WORKER.ask(request, timeout)
     if "error" in answer:
         words = _first_words(_telling(shorten_paths(answer["message"], request["path"])))

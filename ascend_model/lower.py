@@ -14,6 +14,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import traceback
 from typing import Any
 
@@ -109,6 +110,15 @@ def lower(request: dict[str, Any]) -> dict[str, Any]:
     signature = {name: argument["type"] for name, argument in given.items()}
     source = ASTSource(kernel, signature, constants, attributes)
     options = backend.parse_options(request["options"])
+    record = None
+    if request["cache"]:
+        # hash() covers the kernel's source, what it calls, its line, the argument classes and the constants.
+        key = [source.hash(), request["file"], request["target"], options.hash(), repr(constants), version()]
+        name = hashlib.sha256("\0".join(key).encode()).hexdigest()
+        record = os.path.join(request["cache"], name[:2], name + ".json")
+        kept = read(record)
+        if kept is not None:
+            return kept
     context = ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)
@@ -124,12 +134,38 @@ def lower(request: dict[str, Any]) -> dict[str, Any]:
     try:
         linalg = ttir_to_linalg(module, metadata, options, named_ops=True)
     except subprocess.CalledProcessError as error:
-        words = (error.stderr or b"").decode(errors="replace")
-        return {
-            "error": "adapter crash",
-            "message": words or f"triton-adapter-opt ended with {error.returncode}",
-        }
-    return {"linalg": linalg, "arguments": [name for name in given if name not in constants]}
+        said = (error.stderr or b"").decode(errors="replace")
+        return {"error": "adapter crash", "message": said or f"triton-adapter-opt ended with {error.returncode}"}
+    answer = {"linalg": linalg, "arguments": [name for name in given if name not in constants]}
+    if record:
+        write(record, answer)
+    return answer
+
+
+def version() -> str:
+    """Version of triton-ascend."""
+    import importlib.metadata
+
+    return importlib.metadata.version("triton-ascend")
+
+
+def read(record: str) -> dict[str, Any] | None:
+    """A kept answer, or None where there is none or it was cut off."""
+    try:
+        with open(record) as file:
+            kept = json.load(file)
+        return kept if kept["linalg"] else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def write(record: str, answer: dict[str, Any]) -> None:
+    """Keep an answer; a reader sees all of it or nothing."""
+    os.makedirs(os.path.dirname(record), exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=os.path.dirname(record))
+    with os.fdopen(handle, "w") as file:
+        json.dump(answer, file)
+    os.replace(name, record)
 
 
 def changed_file() -> str | None:

@@ -9,6 +9,7 @@ the simulation itself runs in program order.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ascend_model.parse import ELEMENT_BITS
-from ascend_model.timeline import MTE3, PIPES, Flags, S, Timeline, V
+from ascend_model.timeline import MTE3, PIPES, S, Timeline, V
 
 UB_BYTES = 196608
 REPEAT_BYTES = 256
@@ -97,17 +98,22 @@ class Atom:
 
 
 class Alloc:
-    """A typed buffer at a fixed address. `rd` and `wr` say that scalar accesses need no further check."""
+    """A typed buffer at a fixed address.
 
-    __slots__ = ("atoms", "hi", "lo", "name", "rd", "wr")
+    `rd` and `wr` spare scalar accesses the order check: 0 it is needed, 1 it was done and every byte is written,
+    2 it was done and some bytes may be unwritten.  `scalar` says that the kernel has scalar accesses to it.
+    """
+
+    __slots__ = ("atoms", "hi", "lo", "name", "rd", "scalar", "wr")
 
     def __init__(self, name: str, lo: int, hi: int):
         self.name = name
         self.lo = lo
         self.hi = hi
         self.atoms: tuple[Atom, ...] = ()
-        self.rd = False
-        self.wr = False
+        self.rd = 0
+        self.wr = 0
+        self.scalar = False
 
 
 class Access:
@@ -161,6 +167,7 @@ class Global:
         self.owner: np.ndarray | None = None
         self.reader: np.ndarray | None = None
         self.pending: list[tuple[int, int, int, int, bool, Any]] = []
+        self.cleared = 0
         self.numpy: dict[str, np.ndarray] = {}
         self.view: dict[str, Any] = {}
         self.count: dict[str, int] = {}
@@ -238,7 +245,8 @@ class Machine:
         self.atoms: list[Atom] = []
         self.by_address: dict[tuple[int, int], Alloc] = {}
         self.peak = 0
-        self.flags = Flags()
+        self.flags: dict[int, deque[tuple[int, list[int], int]]] = {}
+        self.scalar_allocs: list[Alloc] = []
         self.seq = [0, 0, 0, 0]
         self.clock = [[0] * 4 for _ in range(4)]
         self.findings: dict[tuple[str, int, str], list[Any]] = {}
@@ -273,19 +281,21 @@ class Machine:
         self.atoms = [Atom(lo, hi) for lo, hi in pairwise(cuts)]
         for alloc in self.allocs:
             alloc.atoms = tuple(a for a in self.atoms if a.lo < alloc.hi and a.hi > alloc.lo)
-            for atom in alloc.atoms:
-                atom.watchers.append(alloc)
+            if alloc.scalar:
+                self.scalar_allocs.append(alloc)
+                for atom in alloc.atoms:
+                    atom.watchers.append(alloc)
 
     def begin(self, program: int) -> None:
         self.program = program
         self.time.reset()
-        self.flags.reset()
+        self.flags.clear()
         self.ub[: self.peak] = 0xFF
         self.shadow[: self.peak] = 1
         for atom in self.atoms:
             atom.reset()
-        for alloc in self.allocs:
-            alloc.rd = alloc.wr = False
+        for alloc in self.scalar_allocs:
+            alloc.rd = alloc.wr = 0
         self.seq = [0, 0, 0, 0]
         self.stored_until = 0
         self.locked = False
@@ -293,7 +303,11 @@ class Machine:
         self.clock = [[ALWAYS if p == q and p != V else 0 for q in range(4)] for p in range(4)]
 
     def end(self) -> None:
-        for source, waiter, event in self.flags.left():
+        for key, queue in self.flags.items():
+            if not queue:
+                continue
+            pair, event = divmod(key, 16)
+            source, waiter = divmod(pair, 4)
             self.report(
                 "missing wait",
                 f"{PIPES[source]} set flag {event} for {PIPES[waiter]} and nothing waited for it",
@@ -405,9 +419,12 @@ class Machine:
         """Record that a pipe's next op reads and writes these operands; report what it did not wait for."""
         clock = self.clock[pipe]
         issuer = self.clock[S]
-        for q in (1, 2, 3):
-            if issuer[q] > clock[q]:
-                clock[q] = issuer[q]
+        if issuer[1] > clock[1]:
+            clock[1] = issuer[1]
+        if issuer[2] > clock[2]:
+            clock[2] = issuer[2]
+        if issuer[3] > clock[3]:
+            clock[3] = issuer[3]
         seq = self.seq[pipe] + 1
         self.seq[pipe] = seq
         c0, c1, c2, c3 = clock
@@ -428,14 +445,14 @@ class Machine:
                 if w[0] > c0 or w[1] > c1 or w[2] > c2 or w[3] > c3:
                     self.late(pipe, a, atom, "overwrites", place)
                 r = atom.r
-                if r[0] > c0 or r[1] > c1 or r[2] > c2 or r[3] > c3:
+                if r[1] > c1 or r[2] > c2 or r[3] > c3:
                     self.early(pipe, a, atom, place)
         for a in reads:
             for atom in a.atoms:
                 atom.r[pipe] = seq
                 atom.last = pipe
                 for alloc in atom.watchers:
-                    alloc.wr = False
+                    alloc.wr = 0
         for a in writes:
             for atom in a.atoms:
                 if atom.last == pipe and atom.w[pipe] and atom.w[pipe] == seq - 1:
@@ -451,14 +468,15 @@ class Machine:
                 atom.holder = a.alloc
                 atom.last = pipe
                 for alloc in atom.watchers:
-                    alloc.rd = alloc.wr = False
+                    alloc.rd = alloc.wr = 0
 
     def clobbered(self, alloc: Alloc, atom: Atom, reader: str, place: int) -> None:
-        """Report a read of bytes that were last written through a buffer which only half overlaps this one."""
+        """Report a read of bytes that were last written through another buffer, which does not hold this one.
+
+        A narrower result may stand at the start of its operand, where the op is done in place.
+        """
         holder = atom.holder
-        if holder is None or (holder.lo <= alloc.lo and alloc.hi <= holder.hi):
-            return
-        if alloc.lo <= holder.lo and holder.hi <= alloc.hi:
+        if holder is None or holder.lo == alloc.lo or (holder.lo < alloc.lo and alloc.hi <= holder.hi):
             return
         self.report(
             "overlapping buffers",
@@ -482,46 +500,63 @@ class Machine:
                 )
 
     def early(self, pipe: int, a: Access, atom: Atom, place: int) -> None:
-        for q in range(4):
+        # A scalar read is over before the scalar pipe hands over any later op, so it needs no flag.
+        for q in (1, 2, 3):
             if atom.r[q] > self.clock[pipe][q]:
                 if q == pipe and atom.writer == place:
                     continue
                 what = "no barrier stands between" if q == pipe else f"{PIPES[pipe]} did not wait for {PIPES[q]}"
                 self.report(
                     "missing wait",
-                    f"{PIPES[pipe]} overwrites UB bytes {atom.lo}..{atom.hi}, which {PIPES[q]} may still read: {what}",
+                    f"{PIPES[pipe]} overwrites UB bytes {atom.lo}..{atom.hi}, "
+                    f"which {PIPES[q]} may still read: {what}",
                     place,
                 )
 
-    def set_flag(self, ts: int, source: int, waiter: int, event: int) -> int:
+    def set_flag(self, ts: int, source: int, waiter: int, event: int) -> None:
         clock = self.clock[source]
         if source == S:
-            for alloc in self.allocs:
-                alloc.rd = alloc.wr = False
+            for alloc in self.scalar_allocs:
+                alloc.rd = alloc.wr = 0
+            up = ts
         else:
             issuer = self.clock[S]
-            for q in (1, 2, 3):
-                if issuer[q] > clock[q]:
-                    clock[q] = issuer[q]
+            if issuer[1] > clock[1]:
+                clock[1] = issuer[1]
+            if issuer[2] > clock[2]:
+                clock[2] = issuer[2]
+            if issuer[3] > clock[3]:
+                clock[3] = issuer[3]
+            up = self.time.done[source]
+            if ts > up:
+                up = ts
         known = clock.copy()
         known[source] = self.seq[source]
-        self.flags.put((source, waiter, event), (self.time.set_flag(ts, source), known))
-        return ts
+        key = (source * 4 + waiter) * 16 + event
+        queue = self.flags.get(key)
+        if queue is None:
+            queue = self.flags[key] = deque()
+        queue.append((up, known, self.time.last[source]))
 
     def wait_flag(self, ts: int, source: int, waiter: int, event: int, place: int) -> int:
-        item = self.flags.take((source, waiter, event))
-        if item is None:
+        queue = self.flags.get((source * 4 + waiter) * 16 + event)
+        if not queue:
             raise Fault(
                 "deadlock",
                 f"{PIPES[waiter]} waits for flag {event} of {PIPES[source]}, which was not set, "
                 f"at {self.places[place]}, program {self.program}",
             )
-        up, known = item
+        up, (s, v, in_, out), after = queue.popleft()
         clock = self.clock[waiter]
-        for q in range(4):
-            if known[q] > clock[q]:
-                clock[q] = known[q]
-        return self.time.wait_flag(ts, source, waiter, up)
+        if s > clock[0]:
+            clock[0] = s
+        if v > clock[1]:
+            clock[1] = v
+        if in_ > clock[2]:
+            clock[2] = in_
+        if out > clock[3]:
+            clock[3] = out
+        return self.time.wait_flag(ts, source, waiter, up, after)
 
     def barrier(self, ts: int, pipe: int) -> int:
         clock = self.clock[pipe]
@@ -666,7 +701,7 @@ class Machine:
                 atom.w_lo[0], atom.w_hi[0] = alloc.lo, alloc.hi
                 for other in atom.watchers:
                     if other is not alloc:
-                        other.rd = other.wr = False
+                        other.rd = other.wr = 0
             else:
                 r[0] = seq
             atom.last = S
@@ -685,8 +720,10 @@ class Machine:
             if lo < 0 or hi > UB_BYTES:
                 return 0
         elif self._scalar_claim(alloc, lo, hi, False, place):
-            alloc.rd = bits > 1
-        elif self.shadow_bytes.find(1, lo, hi) >= 0:
+            alloc.rd = 1 if bits > 1 else 0
+        elif 1 not in self.shadow_bytes[lo:hi]:
+            alloc.rd = 2 if bits > 1 else 0
+        else:
             self.report(
                 "uninitialised UB read",
                 f"the scalar pipe takes bytes {lo}..{hi} of UB, which were never written",
@@ -707,8 +744,9 @@ class Machine:
                 place,
             )
             return
-        if not alloc.wr and self._scalar_claim(alloc, lo, hi, True, place):
-            alloc.wr = bits > 1
+        if not alloc.wr:
+            clean = self._scalar_claim(alloc, lo, hi, True, place)
+            alloc.wr = 0 if bits == 1 else 1 if clean else 2
         self.shadow_bytes[lo:hi] = b"\0" * (hi - lo)
         if elem == "i1":
             old = int(self.ub[lo]) & ~(1 << (index % 8)) & 255
@@ -761,10 +799,14 @@ class Machine:
         root = t.root
         if not root.is_stored:
             return
+        if not root.is_loaded and root.cleared != self.stored_until:
+            # only stores matter, and all before the last barrier are in order
+            root.pending.clear()
+            root.cleared = self.stored_until
         pending = root.pending
         clock = self.clock[pipe]
         for lo, hi, q, seq, wrote, other in pending:
-            if lo < t.hi and t.lo < hi and (write or wrote):
+            if lo < t.hi and t.lo < hi and (wrote or (write and q != S)):
                 if q == pipe:
                     if q != MTE3 or seq <= self.stored_until:
                         continue
@@ -821,8 +863,15 @@ class Machine:
         owner = root.owner
         if owner is None or atomic or self.locked:
             return
-        at = self.units(t)
         me = self.program + 1
+        if t.n == 1:
+            single = t.lo // root.unit
+            before = owner[single]
+            if before == 0 or before == me or before == -me:
+                read = root.reader is not None and root.reader[single] == me
+                owner[single] = -me if read else me
+                return
+        at = self.units(t)
         old = owner[at]
         mixed = None
         if root.reader is not None:

@@ -36,7 +36,8 @@ def remembered(
     """`execute()`, or what it gave before for the same code, grid, arguments and settings.
 
     code: identity of the program.  text: its form with source locations; a result that names places is only
-    taken from the same text.  values: the scalar arguments.  memory: bytes of the tensors, written in place on a hit as by execution.
+    taken from the same text.  values: the scalar arguments.  memory: bytes of the tensors, written in place on a
+    hit as by execution.
     kind, finding: the classes of a result and of its findings.
     """
     place = _record(code, grid, values, memory, settings)

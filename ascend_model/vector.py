@@ -110,13 +110,16 @@ LANES: dict[str, Values] = {
 
 def _tree(values: np.ndarray, axis: int, join: Values) -> np.ndarray:
     """Join along an axis by halving, the order in which the vector unit adds; the same on every machine."""
-    values = np.moveaxis(values, axis, 0)
-    while values.shape[0] > 1:
-        half = (values.shape[0] + 1) // 2
-        rest = values.shape[0] - half
-        head = join(values[:rest], values[half:])
-        values = head if half == rest else np.concatenate([head, values[rest:half]])
-    return np.moveaxis(values, 0, axis)
+    lead = (slice(None),) * axis
+    size = values.shape[axis]
+    while size > 1:
+        half = (size + 1) // 2
+        rest = size - half
+        head = join(values[(*lead, slice(rest))], values[(*lead, slice(half, size))])
+        if half != rest:
+            head = np.concatenate([head, values[(*lead, slice(rest, half))]], axis=axis)
+        values, size = head, half
+    return values
 
 
 _JOIN: dict[str, Values] = {

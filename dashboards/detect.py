@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,6 +26,9 @@ ALERT_HAZARD = 1 / 50
 HISTORY_CONFIDENCE = 0.65
 ALERT_CONFIDENCE = 0.8
 LOOSE = 5
+# How much an alert's probability is discounted in a correlated series, per unit of correlation.
+DOUBT = 0.2
+MOST_DOUBT = 0.1
 # An alert looks this far back; a jump before that is history.
 LOOKBACK = 20
 
@@ -37,12 +40,15 @@ ALERT_GAP = 0.9
 SPACING = 0.5
 MAX_LEVELS = 64
 MIN_POINTS = 6
+# A control is divided out when that leaves less than this share of the noise.
+SHARED = 0.8
 # Runs of spikes likelier than this must not look like a jump.
 SPIKE_RUN = 2e-4
 
 _LAGS = (1, 2, 3, 4, 6, 8)
 _LAG_WEIGHTS = (1.0, 1.0, 0.8, 0.6, 0.5, 0.4)
 _RHOS = np.linspace(0, 0.95, 20)
+_CHANCE = 2.2
 _KEEP = 3.0
 # Variance of a standard normal cut off at _KEEP.
 _CUT = 1 - 2 * _KEEP * math.exp(-(_KEEP**2) / 2) / math.sqrt(2 * math.pi) / math.erf(_KEEP / math.sqrt(2))
@@ -197,8 +203,39 @@ def estimate_noise(values: np.ndarray) -> Noise:
     rest = logs[:, None, :] - shapes[None]
     centre = (rest * weights).sum(axis=2)
     best = (weights * (rest - centre[:, :, None]) ** 2).sum(axis=2).argmin(axis=1)
+    # a correlation that chance explains would only dull the eye
+    best[_RHOS[best] < _CHANCE / math.sqrt(length)] = 0
     sigma = np.exp(centre[np.arange(count), best] / 2)
-    return Noise(np.maximum(sigma, _floor(values)), _RHOS[best], (odd.sum(axis=1) + 0.5) / (length + 50))
+    # the first points of a new level look like spikes as long as they are the last ones
+    settled = odd[:, : length - 3]
+    spikes = (settled.sum(axis=1) + 0.5) / (settled.shape[1] + 50)
+    return Noise(np.maximum(sigma, _floor(values)), _RHOS[best], spikes)
+
+
+def without_drift(values: np.ndarray, control: np.ndarray) -> np.ndarray:
+    """A series without what a control measured in the same runs shares with it.
+
+    The control is a kernel that nobody touched: all its movement, jumps too, is the machine's.  It is divided
+    out as far as the two move together from run to run, and left alone where that makes nothing quieter.
+    """
+    both = np.isfinite(values) & np.isfinite(control)
+    if both.sum() < 2 * MIN_POINTS or np.median(control[both]) <= 0:
+        return values
+    wave = control / np.median(control[both]) - 1
+    moves = _calm(np.diff(values[both]) / np.median(np.abs(values[both])))
+    pushes = _calm(np.diff(wave[both]))
+    power = float((pushes * pushes).sum())
+    share = min(max(float((moves * pushes).sum()) / power, 0.0), 1.0) if power else 0.0
+    before, after = float((moves * moves).sum()), float(((moves - share * pushes) ** 2).sum())
+    if after > SHARED * before:
+        return values
+    return np.where(both, values / (1 + share * np.where(both, wave, 0.0)), values)
+
+
+def _calm(moves: np.ndarray) -> np.ndarray:
+    """Moves with the far ones pulled in, so that one jump does not decide how two series move together."""
+    reach = 3 * _MAD * np.median(np.abs(moves))
+    return np.clip(moves, -reach, reach)
 
 
 def running_median(values: np.ndarray, width: int) -> np.ndarray:
@@ -217,9 +254,13 @@ def running_median(values: np.ndarray, width: int) -> np.ndarray:
 def _floor(values: np.ndarray) -> np.ndarray:
     """Least standard deviation worth believing: a series of few distinct values has no spread of its own."""
     steps = np.sort(np.abs(np.diff(values, axis=1)), axis=1)
-    kept = steps[:, : max(1, int(steps.shape[1] * 0.9))]
+    kept = steps[:, : max(1, int(steps.shape[1] * 0.75))]
     tiny = 1e-7 * np.median(np.abs(values), axis=1) + 1e-300
-    return np.maximum(0.3 * np.sqrt((kept**2).mean(axis=1) / 2), tiny)
+    floor = np.maximum(np.sqrt((kept**2).mean(axis=1) / 2), tiny)
+    # repeated values tell of a clock that ticks: half a tick is its noise
+    tick = np.where(steps > 0, steps, np.inf).min(axis=1)
+    ticking = ((steps == 0).mean(axis=1) > 0.1) & np.isfinite(tick)
+    return np.where(ticking, np.maximum(floor, tick / 2), floor)
 
 
 def _half_variance(steps: np.ndarray, spread: np.ndarray) -> np.ndarray:
@@ -228,12 +269,12 @@ def _half_variance(steps: np.ndarray, spread: np.ndarray) -> np.ndarray:
     present = ~np.isnan(sizes)
     sizes = np.where(present, sizes, 0.0)
     middle = np.array([np.median(row[on]) if on.any() else 0.0 for row, on in zip(sizes, present)])
-    scale = np.maximum(middle * _MAD, 0.2 * spread)
+    scale = np.maximum(middle * _MAD, spread)
     for _ in range(3):
         kept = present & (sizes < _KEEP * scale[:, None])
         total = np.where(kept, sizes * sizes, 0.0).sum(axis=1)
-        scale = np.maximum(np.sqrt(total / np.maximum(kept.sum(axis=1), 1) / _CUT), 0.2 * spread)
-    return scale**2 / 2
+        scale = np.maximum(np.sqrt(total / np.maximum(kept.sum(axis=1), 1) / _CUT), spread)
+    return np.maximum(scale**2 / 2, 1e-300)
 
 
 @dataclass(frozen=True)
@@ -258,9 +299,8 @@ def _chain(values: np.ndarray, spread: np.ndarray | None, hazard: float) -> _Cha
     centre = np.median(values, axis=1)
     scaled = (values - centre[:, None]) / noise.sigma[:, None]
     levels, prior = _levels(scaled)
-    points = scaled.T.astype(np.float32)
     wide = _point_spread(noise, spread)
-    rest = points[:, :, None] - levels.astype(np.float32)[None]
+    rest = _narrow(scaled.T[:, :, None] - levels[None])
     spikes = noise.spikes.astype(np.float32)[None, :, None]
     rho = noise.rho.astype(np.float32)[None, :, None]
     independent = _normal(rest, wide)
@@ -276,7 +316,7 @@ def _chain(values: np.ndarray, spread: np.ndarray | None, hazard: float) -> _Cha
     forward, total = _forward(start * alone[0], stay, enter)
     if correlated:
         # what the noise of the last point says of the noise of the first point on a new level
-        before = (points - (forward * levels.astype(np.float32)[None]).sum(axis=2))[:-1, :, None]
+        before = _narrow(scaled.T - (forward * levels[None]).sum(axis=2))[:-1, :, None]
         enter[1:] = entry * _given(
             rest[1:],
             before,
@@ -288,6 +328,11 @@ def _chain(values: np.ndarray, spread: np.ndarray | None, hazard: float) -> _Cha
         )
         forward, total = _forward(start * alone[0], stay, enter)
     return _Chain(noise, levels, stay, enter, forward, total)
+
+
+def _narrow(rest: np.ndarray) -> np.ndarray:
+    """Distances in single precision; how far off a point far off is does not matter."""
+    return np.clip(rest, -1e4, 1e4).astype(np.float32)
 
 
 def _normal(rest: np.ndarray, wide: np.ndarray | None) -> np.ndarray:
@@ -376,9 +421,9 @@ def _history(
     jump, path = _backward(chain)
     found = []
     for row, way in enumerate(directions):
-        places = _without_slopes(
-            values[row], float(chain.noise.sigma[row]), _places(path[:, row], jump[:, row], confidence)
-        )
+        sigma = float(chain.noise.sigma[row])
+        places = _without_slopes(values[row], sigma, _places(path[:, row], jump[:, row], confidence))
+        places = _at_the_edge(values[row], sigma, places)
         found.append(_measured(values[row], chain.noise, row, places, way))
     return found
 
@@ -441,6 +486,23 @@ def _without_slopes(
             return kept
         del kept[int(np.argmax(gains))]
     return kept
+
+
+def _at_the_edge(values: np.ndarray, sigma: float, places: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """The places of large jumps, moved over neighbours that plainly belong to the other side."""
+    edges = [0, *(place for place, _ in places), len(values)]
+    moved = []
+    for (place, sure), low, high in zip(places, edges, edges[2:]):
+        before, after = np.median(values[low:place]), np.median(values[place:high])
+        if abs(after - before) > 5 * sigma:
+            nearer_after = np.abs(values - after) < np.abs(values - before)
+            for _ in range(2):
+                if place < high - 1 and not nearer_after[place] and nearer_after[place + 1]:
+                    place += 1
+                elif place > low + 1 and nearer_after[place - 1] and not nearer_after[place - 2]:
+                    place -= 1
+        moved.append((place, sure))
+    return moved
 
 
 def _slope_gain(part: np.ndarray, place: int, sigma: float) -> float:
@@ -537,7 +599,9 @@ def _alerts(
         settled /= total
     sign = np.array([-1.0 if way == "higher" else 1.0 for way in directions])[:, None, None]
     apart = (chain.levels[:, None, :] - chain.levels[:, :, None]) * sign > ALERT_GAP
-    sure = (settled * apart).sum(axis=(1, 2))
+    # the correlation is itself an estimate, and too low a one makes a wave look like a jump
+    doubt = np.minimum(DOUBT * chain.noise.rho, MOST_DOUBT)
+    sure = (settled * apart).sum(axis=(1, 2)) * (1 - doubt)
     found: list[ChangePoint | None] = [None] * count
     if (sure > confidence).any():
         jump, _ = _backward(chain)
@@ -564,6 +628,8 @@ def _batches(values: np.ndarray, intervals: np.ndarray | None):
     if intervals is not None:
         spread = (intervals[..., 1] - intervals[..., 0]) / (2 * _Z99)
         spread = np.where(np.isfinite(spread) & (spread >= 0), spread, np.nan)
+        if np.isnan(spread).all():
+            spread = None
     present = np.isfinite(values)
     lengths = present.sum(axis=1)
     for length in np.unique(lengths):
@@ -575,22 +641,20 @@ def _batches(values: np.ndarray, intervals: np.ndarray | None):
             some = rows[low : low + size]
             kept = {int(row): np.flatnonzero(present[row]) for row in some}
             batch = np.array([values[row, at] for row, at in kept.items()])
-            known = None if spread is None else np.array([spread[row, at] for row, at in kept.items()])
-            yield [int(row) for row in some], batch, known, kept
+            # squares of what a float can hold are more than it can hold
+            scale = np.abs(batch).max(axis=1)
+            scale = np.where(scale > 0, scale, 1.0)
+            known = None
+            if spread is not None:
+                known = np.array([spread[row, at] for row, at in kept.items()]) / scale[:, None]
+            places = {row: (kept[row], float(scale[at])) for at, row in enumerate(kept)}
+            yield [int(row) for row in some], batch / scale[:, None], known, places
 
 
-def _moved(jump: ChangePoint, places: np.ndarray) -> ChangePoint:
-    """The jump with its index in the series with gaps."""
-    return ChangePoint(
-        int(places[jump.index]),
-        jump.before,
-        jump.after,
-        jump.size,
-        jump.low,
-        jump.high,
-        jump.confidence,
-        jump.worse,
-    )
+def _moved(jump: ChangePoint, place: tuple[np.ndarray, float]) -> ChangePoint:
+    """The jump in the series with gaps and in its own scale."""
+    points, scale = place
+    return replace(jump, index=int(points[jump.index]), before=jump.before * scale, after=jump.after * scale)
 
 
 def _last_valid(values: np.ndarray) -> int:

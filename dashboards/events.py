@@ -10,9 +10,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dashboards.detect import LOOSE, ChangePoint, change_points_of, estimate_noise, relative
+from dashboards.detect import (
+    LOOSE,
+    ChangePoint,
+    change_points_of,
+    estimate_noise,
+    relative,
+    without_drift,
+)
 from dashboards.results import History
-from dashboards.series import NOT_RUN, OK, STATE_CODE, STATES, Series, worse
+from dashboards.series import NOT_RUN, OK, STATE_CODE, STATES, Environment, Series, worse
 
 REGRESSION = "regression"
 IMPROVEMENT = "improvement"
@@ -24,8 +31,8 @@ KINDS = (REGRESSION, IMPROVEMENT, SAME_CODE, STATE, BOUNDARY)
 # A measured change smaller than this is not worth anybody's time; modelled ones have no least size.
 MEASURED_THRESHOLD = 0.01
 
-_MACHINE = "the compiled code is the same: the machine or the driver changed"
-_MODEL = "the compiled code is the same: the model's own reckoning changed"
+MACHINE_CHANGED = "the compiled code is the same: the machine or the driver changed"
+MODEL_CHANGED = "the compiled code is the same: the model's own reckoning changed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +113,11 @@ def group_events(events: Iterable[Event]) -> list[Event]:
     )
 
 
-def threshold_for(series: Series, thresholds: Mapping[str, float]) -> float:
-    """Least relative change of one series that counts."""
-    found = 0.0 if series.deterministic else MEASURED_THRESHOLD
+def least_change(benchmark: str, deterministic: bool, thresholds: Mapping[str, float]) -> float:
+    """Least relative change of a benchmark that counts."""
+    found = 0.0 if deterministic else MEASURED_THRESHOLD
     for pattern, least in thresholds.items():
-        if fnmatch.fnmatchcase(series.benchmark, pattern):
+        if fnmatch.fnmatchcase(benchmark, pattern):
             found = least
     return found
 
@@ -122,17 +129,46 @@ def jumps_of(history: History, thresholds: Mapping[str, float] | None = None) ->
         rows = [at for at, one in enumerate(history.series) if one.deterministic == exact]
         if not rows:
             continue
-        intervals = None if exact else np.stack([history.low[rows], history.high[rows]], axis=2)
+        values = history.value[rows]
+        intervals = None
+        if not exact:
+            intervals = np.stack([history.low[rows], history.high[rows]], axis=2)
+            beside: dict[Launch, list[int]] = {}
+            for row in rows:
+                beside.setdefault(_launch(history.series[row]), []).append(row)
+            values = np.array([_steadied(history, row, beside) for row in rows])
         jumps = change_points_of(
-            history.value[rows],
+            values,
             intervals=intervals,
             deterministic=exact,
             direction=[history.series[row].direction for row in rows],
-            threshold=[threshold_for(history.series[row], thresholds or {}) for row in rows],
+            threshold=[least_change(history.series[row].benchmark, exact, thresholds or {}) for row in rows],
         )
         for row, some in zip(rows, jumps):
             found[row] = some
     return found
+
+
+Launch = tuple[str, str, str, Environment, str]
+
+
+def _launch(one: Series) -> Launch:
+    return one.benchmark, one.version, one.machine, one.environment, one.case
+
+
+def _steadied(history: History, row: int, beside: Mapping[Launch, Sequence[int]]) -> np.ndarray:
+    """Values of a measured series with the machine's share taken out, where a control tells it.
+
+    Controls are the other implementations of the same launch whose compiled code never changed.
+    """
+    one, values = history.series[row], history.value[row]
+    for other in beside[_launch(one)]:
+        codes = history.code[other][np.isfinite(history.value[other])]
+        if other != row and codes.size and codes[0] and (codes == codes[0]).all():
+            calmer = without_drift(values, history.value[other])
+            if calmer is not values:
+                return calmer
+    return values
 
 
 def _changes(history: History, thresholds: Mapping[str, float]) -> list[Event]:
@@ -146,7 +182,7 @@ def _changes(history: History, thresholds: Mapping[str, float]) -> list[Event]:
             codes = [history.code_hash(row, good), history.code_hash(row, index)]
             kind, cause = REGRESSION if jump.worse else IMPROVEMENT, None
             if codes[0] and codes[0] == codes[1]:
-                kind, cause = SAME_CODE, _MODEL if history.series[row].deterministic else _MACHINE
+                kind, cause = SAME_CODE, MODEL_CHANGED if history.series[row].deterministic else MACHINE_CHANGED
             back = _recovery(jump, jumps[at + 1 :])
             events.append(
                 _event(
