@@ -399,7 +399,7 @@ class Machine:
         if n == 0:
             t.lo = t.hi = 0
             t.outside = False
-            t.arr = np.empty(shape, NUMPY_TYPE[elem])
+            t.arr = np.empty(tuple(map(int, shape)), NUMPY_TYPE[elem])
             return t
         t.lo, t.hi = first * width, (first + span + 1) * width
         limit = root.count[elem]
