@@ -112,7 +112,7 @@ def _filters(view: View) -> Markup:
         search,
         controls,
         tag("button", "Clear", type="reset", id="clear"),
-        tag("output", "", id="matches", aria_live="polite"),
+        tag("output", "", id="match-count", aria_live="polite"),
         class_="filters",
         role="search",
     )

@@ -126,7 +126,7 @@ const perf = (() => {
   const filtering = () => {
     const form = document.querySelector("form.filters[role=search]");
     if (!form) return;
-    const search = document.getElementById("search"), said = document.getElementById("matches");
+    const search = document.getElementById("search"), said = document.getElementById("match-count");
     const selects = [...form.querySelectorAll("[data-filter]")];
     const targets = [...document.querySelectorAll("table.filtered tbody tr, .filtered-tiles > *")];
     const texts = new Map(targets.map((one) => [one, one.textContent.toLowerCase()]));
