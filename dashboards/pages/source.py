@@ -104,6 +104,15 @@ def explained(before: str, after: str) -> list[str]:
         return [f"The difference cannot be explained: {error}"]
 
 
+def bare(code: str) -> str:
+    """Compiled code without source locations: a moved line is no difference."""
+    try:
+        from ascend_model.compile import strip_locations
+    except ImportError:
+        return code
+    return strip_locations(code)
+
+
 def pairs(before: str, after: str) -> list[tuple[str | None, str | None]]:
     """Lines of two texts beside each other: what differs, with a few lines around it."""
     a, b = (one.splitlines()[:MAX_CODE_LINES] for one in (before, after))
