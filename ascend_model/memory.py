@@ -376,6 +376,13 @@ class Machine:
         t = Tile()
         width = ELEMENT_BITS[elem] // 8 or 1
         t.root, t.elem, t.first, t.strides = root, elem, first, strides
+        if shape == (1,):
+            t.shape, t.n, t.bursts, t.nbytes = shape, 1, 1, width
+            t.lo = first * width
+            t.hi = t.lo + width
+            t.outside = not 0 <= first < root.count[elem]
+            t.arr = None if t.outside else root.numpy[elem][first : first + 1]
+            return t
         if len(shape) == 1:
             n = shape[0]
             if n < 0:
@@ -516,8 +523,9 @@ class Machine:
     def set_flag(self, ts: int, source: int, waiter: int, event: int) -> None:
         clock = self.clock[source]
         if source == S:
+            # the next scalar write belongs to the next flag
             for alloc in self.scalar_allocs:
-                alloc.rd = alloc.wr = 0
+                alloc.wr = 0
             up = ts
         else:
             issuer = self.clock[S]

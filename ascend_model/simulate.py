@@ -79,7 +79,12 @@ def _program(generic: str, costs: Costs, trace: bool) -> tuple[Any, Generated]:
     key = (hashlib.sha256(generic.encode()).hexdigest(), costs.version, trace)
     found = _CACHE.get(key)
     if found is None:
-        made = generate(parse(generic).entry, costs.table(), trace)
+        module = parse(generic)
+        if len(module.entries) > 1:
+            raise Fault("unsupported: cube", "the kernel is split over cube and vector cores (tl.dot)")
+        if not module.entries:
+            raise Fault("unreadable IR", "no function is marked as a device entry")
+        made = generate(module.entry, costs.table(), trace)
         exec(compile(made.source, "<compiled kernel>", "exec"), made.namespace)
         found = _CACHE[key] = (made.namespace["program"], made)
         while len(_CACHE) > _CACHE_SIZE:
