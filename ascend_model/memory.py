@@ -314,6 +314,25 @@ class Machine:
                 -1,
             )
 
+    def cross_reads(self, root: Global) -> None:
+        """After a launch: elements that one program stored and another one loaded, in whatever order."""
+        if root.owner is None or root.reader is None:
+            return
+        # an element its writer had loaded before is the read-modify-write overlap, reported where it happens
+        mixed = (root.owner > 0) & (root.reader > 0) & (root.owner != root.reader)
+        count = int(np.count_nonzero(mixed))
+        if count:
+            at = int(np.flatnonzero(mixed)[0])
+            self.program = int(root.reader[at]) - 1
+            self.report(
+                "read-write race",
+                f"a program loads elements of {root.name} that another program stores: "
+                f"what it gets depends on which one runs first",
+                -1,
+                count,
+                f"element {at}, loaded by program {self.program}, stored by program {int(root.owner[at]) - 1}",
+            )
+
     def report(self, kind: str, message: str, place: int, count: int = 1, detail: str = "") -> None:
         """Keep one finding a kind, place and message; `detail` belongs to the first occurrence only."""
         entry = self.findings.get((kind, place, message))

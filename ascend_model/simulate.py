@@ -299,6 +299,8 @@ def _launch(
                 stalls = dict(time.stalls)
             if trace:
                 events[block] = time.events
+    for root in roots:
+        machine.cross_reads(root)
     counts = _counts(made, blocks)
     findings = tuple(
         Finding(
