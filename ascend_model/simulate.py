@@ -20,7 +20,7 @@ from ascend_model.parse import ParseError, parse
 from ascend_model.remembered import remembered
 from ascend_model.timeline import PIPES, Event, chrome_trace, critical_path
 
-MAX_OPS = 20_000_000
+MAX_OPS = 50_000_000
 """IR ops one program may execute in loops before it counts as endless."""
 
 
