@@ -253,12 +253,13 @@ def _differ(old: Form, new: Form, launched: list[tuple[str, Evidence]], diff: st
     if launched:
         words, one = launched[0]
         evidence.append(one)
+        # A job cut into many more or far fewer programs is another algorithm, whatever else differs in it.
         more = max(one.before, one.after) >= 8 * min(one.before, one.after)
-        if not changes or (more and (changes[0].kind in patterns.MINOR or not changes[0].appeared)):
+        if not changes or (more and changes[0].kind not in patterns.MAJOR):
             sentences.insert(0, f"The job is split another way: {words}.")
             cause = "programs"
         else:
-            sentences.append(f"It is launched another way: {words}.")
+            sentences.append(f"The job is also split another way: {words}.")
     known = bool(sentences)
     if known:
         effect = _in_words(counted)

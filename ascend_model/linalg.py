@@ -248,7 +248,7 @@ class _Reader:
         if node.op in ("scf.for", "scf.while", "scf.do") and self.loops and self.loops[-1] is node:
             self.loops.pop()
         node.place = place or node.place
-        node.marks += " " + " ".join(re.findall(r"\{([\w.]+)\}", bare))
+        node.marks += " " + " ".join(re.findall(r"\{([\w., ]+)\}", bare))
         if bare.startswith("} ->"):
             node.type = bare.rpartition("-> ")[2]
 

@@ -23,12 +23,12 @@ RANKS = (
     "row by row", "element by element", "whole-tile store", "masked scalar load", "wide integers", "scan",
     "more passes", "pieces of a vector", "more copies", "unrolled loop", "exp and log", "nan-quiet minimum",
     "sum waited for", "integer compare", "carried data", "no double buffering", "one-element vectors", "scalar cast",
-    "tile size", "scalar reads", "deeper loop", "scalar address in i64", "carried offsets",
+    "scalars of vectors", "tile size", "scalar reads", "deeper loop", "scalar address in i64", "carried offsets",
 )  # fmt: skip
 """Names of the patterns, the most costly first: the order in which differences are told."""
 
-MINOR = frozenset(("scalar reads", "tile size", "deeper loop", "carried offsets", "scalar address in i64"))
-"""Patterns that alone seldom decide a time."""
+MAJOR = frozenset(RANKS[:6])
+"""Patterns that decide a time whatever else differs."""
 
 SLOW_MATH = frozenset(("log", "log2", "log10", "log1p", "exp2", "expm1", "powf"))
 
@@ -110,7 +110,8 @@ def _joined(made: list[Change]) -> list[Change]:
         return made
     rolled = depth.after > depth.before
     words = "A loop is no longer unrolled" if rolled else "A loop is unrolled"
-    joined = Change("unrolled loop", not rolled, copies.before, copies.after, f"{words}: {copies.sentence}", copies.place)
+    sentence = f"{words}: {copies.sentence[:1].lower()}{copies.sentence[1:]}"
+    joined = Change("unrolled loop", not rolled, copies.before, copies.after, sentence, copies.place)
     return [joined if one is copies else one for one in made if one is not depth]
 
 
@@ -120,8 +121,8 @@ def _sentence(trait: Trait, appeared: bool, was: int, now: int) -> str:
         text = trait.claim.replace("{now}", str(now)).replace("{was}", str(was))
         return f"{_capital(text)}{trait.at}."
     if not appeared:
-        gone = "is gone" if now == 0 else f"is less, {was} -> {now}"
-        return f"{_capital(trait.thing)} {gone}{trait.at}{f'; the reason was that {trait.why}' if trait.why else ''}."
+        gone = f"no more {trait.thing}" if now == 0 else f"less of {trait.thing}, {was} -> {now}"
+        return f"{_capital(gone)}{trait.at}{f'; the reason was that {trait.why}' if trait.why else ''}."
     more = f" ({was} -> {now})" if was else ""
     advice = f"; {trait.advice}" if trait.advice else ""
     return f"{_capital(trait.claim)}{more}{why}{advice}{trait.at}."
@@ -139,6 +140,20 @@ def traits(function: Function | None, arguments: tuple[str, ...], entry: Op | No
 
 def _last_form(entry: Op) -> Iterator[Trait]:
     """Patterns that only the last form shows."""
+    taken = [
+        s for s in sites(entry)
+        if s.op.name in ("memref.load", "memref.store") and s.loops and not s.rare
+        and any("address_space<ub>" in kind for kind in s.op.operand_types)
+    ]  # fmt: skip
+    if taken:
+        heaviest_taken = max(taken, key=lambda s: s.weight)
+        yield Trait(
+            "scalars of vectors", "ub", sum(s.weight for s in taken),
+            "the scalar pipe takes single values out of the unified buffer in a loop",
+            "single values that the scalar pipe takes out of the unified buffer",
+            "vectors of one element, or values needed as scalars, are computed by it, and it waits for each",
+            "give the vector at least two elements, or keep the value a vector", _place_of(heaviest_taken.op),
+        )  # fmt: skip
     pieces: Counter[str] = Counter()
     first: dict[str, Op] = {}
     for site in sites(entry):
@@ -159,7 +174,7 @@ def _last_form(entry: Op) -> Iterator[Trait]:
     loads = [s for s in sites(entry) if s.op.name == "hivm.hir.load" and s.loops and not s.rare]
     if loads and not doubles:
         yield Trait(
-            "no double buffering", "buffers", 1, "no buffer of a loop is double-buffered any more", "a loop without any double buffer",
+            "no double buffering", "buffers", 1, "no buffer of a loop is double-buffered any more", "loop without any double buffer",
             "the compiler could not hold its tiles twice, so loads do not overlap with work",
             "use smaller tiles, or load in the iteration that uses the value", _place_of(loads[0].op),
         )  # fmt: skip
@@ -265,13 +280,13 @@ class _Linalg:
                 yield self.trait(
                     "element by element", f"{act} {access.argument}", access.trips,
                     f"the {act} `{access.argument}` became single elements, {access.trips} to a tile",
-                    f"the {act} `{access.argument}` by single elements", why, advice, access.node,
+                    f"{act} `{access.argument}` by single elements", why, advice, access.node,
                 )  # fmt: skip
             else:
                 yield self.trait(
                     "row by row", f"{act} {access.argument}", access.trips,
                     f"the {act} `{access.argument}` is a loop over {access.trips} rows of a tile",
-                    f"the {act} `{access.argument}` by a vector of rows", why,
+                    f"{act} `{access.argument}` by a vector of rows", why,
                     "give each row an iteration of the kernel's own loop", access.node,
                 )  # fmt: skip
 
@@ -409,7 +424,7 @@ class _Linalg:
             name = self.names.get(id(self.base(load)), "")
             yield self.trait(
                 "masked scalar load", name, 1, f"a single element of `{name}` is loaded under a mask",
-                f"a masked load of a single element of `{name}`",
+                f"masked load of a single element of `{name}`",
                 "it becomes an unmasked load and a vector select that the scalar pipe waits for, and it reads outside "
                 "the tensor where the mask is false",
                 "clamp the index and load without mask", load,
@@ -435,7 +450,7 @@ class _Linalg:
             elements = sum(_count((n.inputs[0].tensor or n.tensor or ((1,), ""))[0]) for n in nodes)
             yield self.trait(
                 "wide integers", kind, elements, f"the {' and '.join(names)} of vectors of {kind} became scalar code",
-                f"the {' and '.join(names)} of vectors of {kind}",
+                f"{' and '.join(names)} of vectors of {kind}",
                 f"the vector unit has no such op for {kind}: the scalar pipe goes through {elements} elements",
                 "keep vectors in int32 and widen the scalar result", nodes[0],
             )  # fmt: skip
@@ -447,7 +462,7 @@ class _Linalg:
         if ordered:
             yield self.trait(
                 "integer compare", "ordered", len(ordered), "tiles of integers are compared in a loop",
-                "a comparison of tiles of integers in a loop",
+                "comparison of tiles of integers in a loop",
                 "the vector unit compares integers for equality only, so `<` and `>=` take a maximum and a compare",
                 "compare as float32 where the values or bit patterns allow it", ordered[0],
             )  # fmt: skip
@@ -467,7 +482,7 @@ class _Linalg:
         for name in sorted({n.short for n in math}):
             nodes = [n for n in math if n.short == name]
             yield self.trait(
-                "exp and log", name, len(nodes), f"`{name}` is computed", f"a computation of `{name}`",
+                "exp and log", name, len(nodes), f"`{name}` is computed", f"computation of `{name}`",
                 "it is computed with exponential, logarithm and division of base e: slower, and not exact",
                 "for powers of two work on the bits of the float", nodes[0],
             )  # fmt: skip
@@ -476,7 +491,7 @@ class _Linalg:
         if quiet:
             yield self.trait(
                 "nan-quiet minimum", "maxnumf", len(quiet), "a minimum or maximum must skip NaN",
-                "a minimum or maximum that must skip NaN",
+                "minimum or maximum that must skip NaN",
                 "each takes comparisons and selects beside the one vector op",
                 "pass propagate_nan=tl.PropagateNan.ALL", quiet[0],
             )  # fmt: skip
@@ -490,7 +505,7 @@ class _Linalg:
             place = len(node.loops)
             yield self.trait(
                 "sum waited for", f"depth {place}", 1, "a tile is reduced to a scalar inside a loop",
-                "a reduction to a scalar inside a loop",
+                "reduction to a scalar inside a loop",
                 "the scalar pipe waits for its result in each iteration",
                 "keep a vector of partial results and reduce once behind the loop, or keep the result a one-element "
                 "vector",
@@ -506,8 +521,8 @@ class _Linalg:
                 if after is not None and _is_loaded(after):
                     yield self.trait(
                         "carried data", "tile", 1, "a loaded tile is carried into the next iteration",
-                        "a loaded tile carried into the next iteration",
-                        "a prefetch by hand: the tile is copied once more, and the compiler gives up double buffering",
+                        "loaded tile carried into the next iteration",
+                        "a prefetch by hand copies the tile once more, and the compiler gives up double buffering",
                         "load in the iteration that uses the value; the compiler overlaps loads itself", after,
                     )  # fmt: skip
                 elif after is not None and held.type in ("index", "i32") and after.short == "addi" and any(
@@ -516,7 +531,7 @@ class _Linalg:
                     if any(self.feeds_address(held, access) for access in self.accesses):
                         yield self.trait(
                             "carried offsets", "offset", 1, "an offset is carried through the loop",
-                            "an offset carried through the loop",
+                            "offset carried through the loop",
                             "it is added to in every iteration instead of being derived from the loop index", "", after,
                         )  # fmt: skip
 
@@ -537,7 +552,7 @@ class _Linalg:
                 lead = next(a for a in own if a.size == size).node
                 yield self.trait(
                     "more copies", f"{act} {argument}", len(own),
-                    f"the {act} `{argument}` takes {{now}} copies in the loop instead of {{was}}", "", at=lead,
+                    f"the {act} `{argument}` in its loop is {{now}} ops instead of {{was}}", "", at=lead,
                 )  # fmt: skip
                 if size:
                     yield self.trait(
@@ -569,7 +584,7 @@ class _Linalg:
             if inner == 0:
                 yield self.trait(
                     "scalar reads", argument, 1, f"`{argument}` is read as a scalar in the innermost loop",
-                    f"a scalar load of `{argument}` in the innermost loop",
+                    f"scalar load of `{argument}` in the innermost loop",
                     "it is looked up again in every iteration", "load it in the loop around", lead.node,
                 )  # fmt: skip
         ones = [
@@ -589,7 +604,7 @@ class _Linalg:
         if casts:
             yield self.trait(
                 "scalar cast", "float", len(casts), "a scalar is cast to another float in a loop",
-                "a float cast of a scalar in a loop",
+                "float cast of a scalar in a loop",
                 "the scalar pipe cannot convert it: it goes through a vector of one element and back",
                 "widen bf16 by shifting its bits, or load it as a one-element vector", casts[0],
             )  # fmt: skip
