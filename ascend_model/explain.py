@@ -140,9 +140,7 @@ SAME = "same code"
 def _same(launched: list[tuple[str, Evidence]]) -> Explanation:
     if launched:
         words, evidence = launched[0]
-        return Explanation(
-            (f"The compiled code is the same; {words}.",), (evidence,), True, "", "programs"
-        )
+        return Explanation((f"The compiled code is the same; {words}.",), (evidence,), True, "", "programs")
     return Explanation(
         ("The compiled code is the same: a change of time is the machine or the driver.",), (), True, "", SAME
     )
@@ -206,7 +204,9 @@ def _failure(made: Compiled) -> str:
                 f"ub overflow, its buffers take {wanted} bytes of unified buffer where {there} are there; "
                 f"use a smaller block or fewer tiles at once."
             )
-        return "ub overflow, its buffers do not fit the unified buffer; use a smaller block or fewer tiles at once."
+        return (
+            "ub overflow, its buffers do not fit the unified buffer; use a smaller block or fewer tiles at once."
+        )
     return f"{made.status}, {words[0]}" if words else made.status
 
 
@@ -266,7 +266,7 @@ def _differ(old: Form, new: Form, launched: list[tuple[str, Evidence]], diff: st
         sentences.insert(1, f"Counted in the compiled code: {effect or 'no count differs'}.")
     else:
         sentences = _unknown(old, new, counted)
-    sentences += _notes(old, new)
+    sentences += [*_arguments(old, new), *_notes(old, new)]
     was, now = old.compiled, new.compiled
     if was.compiler != now.compiler:
         sentences.append(f"The compilers differ too: ascendnpu-ir {was.compiler} and {now.compiler}.")
@@ -274,6 +274,26 @@ def _differ(old: Form, new: Form, launched: list[tuple[str, Evidence]], diff: st
     if fresh:
         sentences.append(f"The model reports {fresh[0]}.")
     return Explanation(tuple(sentences), (*evidence, *counted), known, diff, cause)
+
+
+def _arguments(old: Form, new: Form) -> list[str]:
+    """Arguments of the same name that are of another type."""
+
+    def types(form: Form) -> dict[str, str]:
+        given = form.function.arguments[patterns.IMPLICIT :] if form.function else ()
+        return {name: kind for name, (kind, _) in zip(form.compiled.arguments, given, strict=False)}
+
+    was, now = types(old), types(new)
+    changed = [
+        f"`{name}` is {_element(now[name])} instead of {_element(was[name])}"
+        for name in now
+        if name in was and was[name] != now[name]
+    ]
+    return [f"Arguments differ: {', '.join(changed)}."] if changed else []
+
+
+def _element(kind: str) -> str:
+    return re.sub(r"memref<\?x(\w+)>", r"a tensor of \1", kind)
 
 
 def _unknown(old: Form, new: Form, counted: list[Evidence]) -> list[str]:
@@ -286,7 +306,8 @@ def _unknown(old: Form, new: Form, counted: list[Evidence]) -> list[str]:
     first = f"The compiled code differs in no known pattern; counted: {_in_words(counted)}."
     places = [one for one in counted if one.where]
     lines = [
-        f"Most of the {one.what} stand at {one.where}{f' `{one.source}`' if one.source else ''}." for one in places[:2]
+        f"Most of the {one.what} stand at {one.where}{f' `{one.source}`' if one.source else ''}."
+        for one in places[:2]
     ]
     return [first, *lines]
 
@@ -311,7 +332,7 @@ def _heaviest(entry: Op | None, name: str) -> Place | None:
         op = site.op
         counts = {
             "scalar": op.name in ("memref.load", "memref.store"),
-            "sync": op.name == "hivm.hir.wait_flag" and site.loops and "S" in (op.pipe("set_pipe"), op.pipe("wait_pipe")),
+            "sync": op.name == "hivm.hir.wait_flag" and site.loops and "S" in map(op.pipe, ("set_pipe", "wait_pipe")),
             "dma_in": op.name == "hivm.hir.load",
             "dma_out": op.name == "hivm.hir.store",
         }.get(name, False)  # fmt: skip

@@ -142,7 +142,7 @@ class _Reader:
             if inner:
                 places.append(inner)
         own = [place for place in places if not _library(place[0])]
-        return (own or places or [None])[0]
+        return next(iter(own or places), None)
 
     def look(self, name: str) -> Node | None:
         for scope in reversed(self.scopes):
@@ -167,7 +167,9 @@ class _Reader:
         op = word[1] if word else body.split(" ")[0]
         op = {"do": "scf.do", "else": "scf.else", "return": "func.return", "call": "func.call"}.get(op, op)
         node = Node(op, body, _result_type(op, body), loops=tuple(self.loops), place=place)
-        held = re.search(r"(?:iter_args|scf\.while )\s*\(([^)]*)\)", body) if op in ("scf.for", "scf.while") else None
+        held = (
+            re.search(r"(?:iter_args|scf\.while )\s*\(([^)]*)\)", body) if op in ("scf.for", "scf.while") else None
+        )
         carried = _PAIR.findall(held[1]) if held else []
         own = body.replace(held[0], "") if held else body
         if op == "scf.for":
@@ -201,7 +203,9 @@ class _Reader:
             kinds = dict(zip((name for name, _ in carried), given, strict=False))
             for name, first in carried:
                 start = self.look(first)
-                inner = Node("carried", name, kinds.get(name, ""), [start] if start else [], (*self.loops, node), place)
+                inner = Node(
+                    "carried", name, kinds.get(name, ""), [start] if start else [], (*self.loops, node), place
+                )
                 scope[name] = inner
                 node.carries.append(inner)
             if op in ("scf.for", "scf.while"):

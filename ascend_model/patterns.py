@@ -6,6 +6,7 @@ before, a loop over the elements of a tile, a sum whose result the scalar pipe w
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -22,8 +23,8 @@ IMPLICIT = 2
 RANKS = (
     "row by row", "element by element", "whole-tile store", "masked scalar load", "wide integers", "scan",
     "more passes", "pieces of a vector", "more copies", "unrolled loop", "exp and log", "nan-quiet minimum",
-    "sum waited for", "integer compare", "carried data", "no double buffering", "one-element vectors", "scalar cast",
-    "scalars of vectors", "tile size", "scalar reads", "deeper loop", "scalar address in i64", "carried offsets",
+    "sum waited for", "integer compare", "carried data", "no double buffering", "one-element vectors",
+    "scalar cast", "scalars of vectors", "tile size", "scalar reads", "deeper loop", "scalar address in i64", "carried offsets",
 )  # fmt: skip
 """Names of the patterns, the most costly first: the order in which differences are told."""
 
@@ -42,8 +43,8 @@ class Trait:
 
     key:    equal for the same pattern at the same argument in two forms
     weight: how much of it there is: elements, copies, ops
-    claim:  what the code does: "the store to `pool` became load, select and store of the whole tile"; of a RELATIVE
-            kind with places for both weights: "tiles have {now} elements instead of {was}"
+    claim:  what the code does: "the store to `pool` became load, select and store of the whole tile"; of a
+            RELATIVE kind with places for both weights: "tiles have {now} elements instead of {was}"
     thing:  the same as a noun, to say that it is gone
     why:    what of the source makes the compiler do so; advice: what to write instead
     """
@@ -174,7 +175,8 @@ def _last_form(entry: Op) -> Iterator[Trait]:
     loads = [s for s in sites(entry) if s.op.name == "hivm.hir.load" and s.loops and not s.rare]
     if loads and not doubles:
         yield Trait(
-            "no double buffering", "buffers", 1, "no buffer of a loop is double-buffered any more", "loop without any double buffer",
+            "no double buffering", "buffers", 1, "no buffer of a loop is double-buffered any more",
+            "loop without any double buffer",
             "the compiler could not hold its tiles twice, so loads do not overlap with work",
             "use smaller tiles, or load in the iteration that uses the value", _place_of(loads[0].op),
         )  # fmt: skip
@@ -293,7 +295,7 @@ class _Linalg:
     def why_scattered(self, access: Access) -> tuple[str, str]:
         """What in the address keeps the compiler from seeing one run of memory."""
         loop = next(loop for loop in reversed(access.node.loops) if "ExtractedLoadOrStore" in loop.marks)
-        moving = [n for n in _behind(access.address) if _moves(n, loop)]
+        moving = list(_lanes(access.address, loop))
         ops = {n.short for n in moving}
         loaded = any(_is_loaded(n) for n in moving)
         if ops & {"remsi", "remui"}:
@@ -368,7 +370,7 @@ class _Linalg:
     def why_unknown_mask(self, mask: Node) -> tuple[str, str, Node | None]:
         """Why a mask is not recognised as a bound: words, what to write, and where it is made."""
         derive = "derive the offset from the loop index: offset = i * BLOCK + tl.arange(0, BLOCK)"
-        chain = list(_behind(mask, through=("bufferization.to_tensor",)))
+        chain = list(mask.origins(through=("bufferization.to_tensor",)))
         compares = [n for n in chain if n.op in ("arith.cmpi", "arith.cmpf") and n.tensor]
         first = compares[0] if compares else mask
         text, expression = self.expression(first)
@@ -376,7 +378,11 @@ class _Linalg:
         carried = [n for n in chain if n.op == "carried"]
         joined = [n for n in chain if n.op in ("arith.ori", "arith.xori") and n.tensor]
         if joined:
-            return f"{quoted} joins or negates conditions and is not recognised", "use `&` of `<` comparisons", joined[0]
+            return (
+                f"{quoted} joins or negates conditions and is not recognised",
+                "use `&` of `<` comparisons",
+                joined[0],
+            )
         if first.op == "arith.cmpi":
             sense = first.text.split()[1].rstrip(",")
             if sense in ("ne", "eq"):
@@ -384,28 +390,42 @@ class _Linalg:
             left, right = ([_has_lanes(n) for n in first.inputs[:2]] + [False, False])[:2]
             if right and not left:
                 better = turned(expression)
-                return f"{quoted} is not recognised", f"write `{better}`" if better else "write `offset < end`", first
-            if any(n.short == "subi" and n.tensor for n in _behind(first.inputs[0])):
-                return f"{quoted} compares a difference and is not recognised", "compare the offset: `offset < end`", first
+                return (
+                    f"{quoted} is not recognised",
+                    f"write `{better}`" if better else "write `offset < end`",
+                    first,
+                )
+            if any(n.short == "subi" and n.tensor for n in first.inputs[0].origins()):
+                return (
+                    f"{quoted} compares a difference and is not recognised",
+                    "compare the offset: `offset < end`",
+                    first,
+                )
             if sense in ("sgt", "sge", "ugt", "uge") and not carried:
                 return f"{quoted} is a lower bound and is not recognised", "write it as `offset < end`", first
         if carried:
             loop = carried[0].loops[-1] if carried[0].loops else None
             if loop is not None and loop.op in ("scf.while", "scf.do"):
-                return f"offsets are carried through a `while` loop, and {quoted} of them is not recognised", derive, first
+                return (
+                    f"offsets are carried through a `while` loop, and {quoted} of them is not recognised",
+                    derive,
+                    first,
+                )
             return (
                 f"offsets are carried through the loop and changed before they are used, and {quoted} of them is "
                 "not recognised",
                 derive + ", or update the carried one at the end of the loop",
                 first,
             )
-        if any(_is_loaded(n) for n in chain):
-            return f"{quoted} depends on loaded values and is not recognised", "load and store under a range", first
+        if any(_is_loaded(n) for n in _lanes(mask, None)):
+            return (
+                f"{quoted} depends on loaded values and is not recognised",
+                "load and store under a range",
+                first,
+            )
         return f"{quoted} is not recognised", "write it as `offset < end`", first
 
-    def expression(self, node: Node) -> tuple[str, object]:
-        import ast
-
+    def expression(self, node: Node) -> tuple[str, ast.expr | None]:
         if node.place is None:
             return "", None
         found = mask_at(self.lines(node.place[0], node.place[1]), node.place[2])
@@ -425,15 +445,17 @@ class _Linalg:
             yield self.trait(
                 "masked scalar load", name, 1, f"a single element of `{name}` is loaded under a mask",
                 f"masked load of a single element of `{name}`",
-                "it becomes an unmasked load and a vector select that the scalar pipe waits for, and it reads outside "
-                "the tensor where the mask is false",
+                "it becomes an unmasked load and a vector select that the scalar pipe waits for, and it reads "
+                "outside the tensor where the mask is false",
                 "clamp the index and load without mask", load,
             )  # fmt: skip
 
     def integers(self) -> Iterator[Trait]:
         slow: dict[str, list[Node]] = {}
         for node in self.function.nodes():
-            operands = node.inputs[0].tensor if node.op in ("arith.cmpi", "linalg.reduce") and node.inputs else None
+            operands = (
+                node.inputs[0].tensor if node.op in ("arith.cmpi", "linalg.reduce") and node.inputs else None
+            )
             shape = operands or node.tensor
             if shape is None or _count(shape[0]) <= 1:
                 continue
@@ -449,7 +471,8 @@ class _Linalg:
             names = sorted({verbs[n.short] for n in nodes})
             elements = sum(_count((n.inputs[0].tensor or n.tensor or ((1,), ""))[0]) for n in nodes)
             yield self.trait(
-                "wide integers", kind, elements, f"the {' and '.join(names)} of vectors of {kind} became scalar code",
+                "wide integers", kind, elements,
+                f"the {' and '.join(names)} of vectors of {kind} became scalar code",
                 f"{' and '.join(names)} of vectors of {kind}",
                 f"the vector unit has no such op for {kind}: the scalar pipe goes through {elements} elements",
                 "keep vectors in int32 and widen the scalar result", nodes[0],
@@ -463,7 +486,7 @@ class _Linalg:
             yield self.trait(
                 "integer compare", "ordered", len(ordered), "tiles of integers are compared in a loop",
                 "comparison of tiles of integers in a loop",
-                "the vector unit compares integers for equality only, so `<` and `>=` take a maximum and a compare",
+                "the vector unit compares integers for equality only: `<` and `>=` take a maximum and a compare",
                 "compare as float32 where the values or bit patterns allow it", ordered[0],
             )  # fmt: skip
 
@@ -507,8 +530,8 @@ class _Linalg:
                 "sum waited for", f"depth {place}", 1, "a tile is reduced to a scalar inside a loop",
                 "reduction to a scalar inside a loop",
                 "the scalar pipe waits for its result in each iteration",
-                "keep a vector of partial results and reduce once behind the loop, or keep the result a one-element "
-                "vector",
+                "keep a vector of partial results and reduce once behind the loop, or keep the result a vector of "
+                "one element",
                 source,
             )  # fmt: skip
 
@@ -525,19 +548,23 @@ class _Linalg:
                         "a prefetch by hand copies the tile once more, and the compiler gives up double buffering",
                         "load in the iteration that uses the value; the compiler overlaps loads itself", after,
                     )  # fmt: skip
-                elif after is not None and held.type in ("index", "i32") and after.short == "addi" and any(
-                    n is held for n in after.inputs
+                elif (
+                    after is not None
+                    and held.type in ("index", "i32")
+                    and after.short == "addi"
+                    and any(n is held for n in after.inputs)
                 ):
                     if any(self.feeds_address(held, access) for access in self.accesses):
                         yield self.trait(
                             "carried offsets", "offset", 1, "an offset is carried through the loop",
                             "offset carried through the loop",
-                            "it is added to in every iteration instead of being derived from the loop index", "", after,
+                            "it is added to in every iteration instead of being derived from the loop index",
+                            "", after,
                         )  # fmt: skip
 
     @staticmethod
     def feeds_address(held: Node, access: Access) -> bool:
-        return any(n is held for n in _behind(access.address))
+        return any(n is held for n in access.address.origins())
 
     def copies(self) -> Iterator[Trait]:
         """Tiles moved in loops: how large, how many an iteration, how deep."""
@@ -557,12 +584,13 @@ class _Linalg:
                 if size:
                     yield self.trait(
                         "tile size", f"{act} {argument}", size,
-                        f"the tiles of the {act} `{argument}` have {{now}} elements instead of {{was}}", "", at=lead,
+                        f"the tiles of the {act} `{argument}` have {{now}} elements instead of {{was}}", "",
+                        at=lead,
                     )  # fmt: skip
                 yield self.trait(
                     "deeper loop", f"{act} {argument}", max(a.depth for a in own),
-                    f"the {act} `{argument}` stands in {{now}} nested loops instead of {{was}}: one is added, unrolled or "
-                    "taken away", "", at=lead,
+                    f"the {act} `{argument}` stands in {{now}} nested loops instead of {{was}}: one is added, "
+                    "unrolled or taken away", "", at=lead,
                 )  # fmt: skip
         passes = Counter(_trips(loop) for loop in self.function.nodes("scf.for")
                          if "ExtractedLoadOrStore" not in loop.marks and _nesting(loop))  # fmt: skip
@@ -653,20 +681,27 @@ def _nesting(loop: Node) -> int:
     return deepest
 
 
-def _behind(node: Node, through: tuple[str, ...] = ()) -> Iterator[Node]:
-    yield from node.origins(through)
-
-
-def _moves(node: Node, loop: Node) -> bool:
-    """Whether a value differs from lane to lane: it is a tensor, or made inside the loop over lanes."""
-    return node.tensor is not None or loop in node.loops
+def _lanes(value: Node, loop: Node | None) -> Iterator[Node]:
+    """What a value is made of that differs from lane to lane: tensors, and what the loop over lanes computes."""
+    seen: set[int] = set()
+    queue = [value]
+    while queue:
+        node = queue.pop()
+        if id(node) not in seen:
+            seen.add(id(node))
+            yield node
+            queue += [n for n in node.inputs if n.tensor is not None or (loop is not None and loop in n.loops)]
 
 
 def _is_loaded(node: Node) -> bool:
     return node.op == "bufferization.to_tensor" or (
-        node.op == "scf.for" and "ExtractedLoadOrStore" in node.marks and any(n.op == "memref.load" for n in node.walk())
+        node.op == "scf.for"
+        and "ExtractedLoadOrStore" in node.marks
+        and any(n.op == "memref.load" for n in node.walk())
     )
 
 
 def _has_lanes(node: Node) -> bool:
-    return any(n.op == "linalg.index" for start in _behind(node) for n in start.walk() if start.op == "linalg.generic")
+    return any(
+        n.op == "linalg.index" for start in node.origins() for n in start.walk() if start.op == "linalg.generic"
+    )
