@@ -24,6 +24,7 @@ COMMANDS = {
     "check": Command("dashboards.check", "is a commit worse than its base or its history? (the gate for CI)"),
     "detect": Command("dashboards.detect_command", "change points of a series in a file"),
     "model": Command("ascend_kernels.harness.model_command", "what Ascend's compiler makes of a kernel, executed"),
+    "explain": Command("ascend_kernels.harness.explain_command", "why two compiled forms of a kernel differ"),
     "compilers": Command("ascend_model.compilers_command", "list, add ascendnpu-ir versions to compare"),
 }
 
