@@ -27,7 +27,7 @@ ENDINGS = (STEP, SEVERAL, NOT_REPRODUCED, SAME_CODE, UNDECIDED, NO_BUDGET)
 # Steps smaller than this part of the whole change are listed, not searched for.
 WORTH = 0.1
 # Rounds after which the two ends, or a point and the ends, are looked at.
-LOOKS = (5, 6, 7, 8, 10, 12, 16, 20, 24)
+LOOKS = (6, 8, 10, 12, 16, 20, 24, 32, 40)
 MOST_ROUNDS = 24
 LEAST_ROUNDS = 2
 CONFIRM_ROUNDS = 4
@@ -288,18 +288,20 @@ def noisy_line(
 ) -> Found:
     """The step of a line whose numbers have noise; wrong with at most probability `error`.
 
-    A quarter of `error` goes to each of: believing in a difference of the ends, the cuts, the confirmation of the
-    step with new runs, the search for a recovery behind it.
+    Half of `error` goes to the belief that the ends differ, the rest in equal parts to the cuts, the confirmation
+    of the step by new runs, and the search for a recovery behind it.
     """
-    share = error / 4
+    share = error / 6
     last = len(line) - 1
     controls = _Controls(line[0], line[last], [], [])
     try:
-        found = _ends(oracle, controls, share, least)
+        found = _ends(oracle, controls, error / 2, least)
     except Spent:
         return Found(NO_BUDGET, (_open_step(0, last, controls),))
     except _Unreadable as end:
-        return Found(UNDECIDED, words=f"the {'good' if end.at == 0 else 'bad'} end failed in {FAILED_ROUNDS} rounds")
+        return Found(
+            UNDECIDED, words=f"the {'good' if end.at == 0 else 'bad'} end failed in {FAILED_ROUNDS} rounds"
+        )
     if found is not None:
         return found
     whole = _whole(controls, error)
@@ -313,13 +315,14 @@ def noisy_line(
     try:
         for attempt in range(2):
             bracket[:] = 0, last
-            odd = _cut(oracle, line, controls, bracket, skipped, share / 10**attempt, {})
+            slow = {last}
+            odd = _cut(oracle, line, controls, bracket, skipped, share / 10**attempt, slow)
             if odd is not None:
                 return _halves(oracle, line, whole, odd, skipped, error, least, depth)
             step = _confirm(oracle, line, controls, bracket, skipped, share)
             if step is None:
                 continue
-            found = _behind(oracle, line, controls, step, skipped, share, whole)
+            found = _behind(oracle, line, controls, step, skipped, share, whole, slow)
             return replace(found, skipped=tuple(sorted(skipped)))
     except Spent:
         step = replace(_open_step(bracket[0], bracket[1], controls), between=_inside(bracket, skipped))
@@ -335,7 +338,7 @@ def noisy_line(
 
 def _ends(oracle: Counted, controls: _Controls, share: float, least: float) -> Found | None:
     """None when the ends differ; else the honest ending."""
-    for rounds in range(1, MOST_ROUNDS + 1):
+    for rounds in range(1, LOOKS[-1] + 1):
         good, bad = _round(oracle, (controls.good, controls.bad), rounds)
         controls.levels.append(good)
         controls.differences.append(bad - good)
@@ -388,9 +391,9 @@ def _cut(
     bracket: list[int],
     skipped: set[int],
     share: float,
-    asked: dict[int, int],
+    slow: set[int],
 ) -> int | None:
-    """Narrows `bracket` down; a point that lies on neither side is returned."""
+    """Narrows `bracket` down; a point that lies on neither side is returned.  Bad points go into `slow`."""
     decisions = math.ceil(math.log2(max(2, bracket[1] - bracket[0]))) + 1
     while True:
         inside = [at for at in range(bracket[0] + 1, bracket[1]) if at not in skipped]
@@ -398,13 +401,13 @@ def _cut(
             return None
         at = inside[middle(inside, skipped)]
         side = _side(oracle, line[at], controls, share / decisions)
-        asked[at] = side or 0
         if side is None:
             skipped.add(at)
         elif side == 0:
             return at
         else:
             bracket[0 if side < 0 else 1] = at
+            slow |= {at} if side > 0 else set()
 
 
 def _side(oracle: Counted, point: Point, controls: _Controls, error: float) -> int | None:
@@ -476,33 +479,28 @@ def _behind(
     skipped: set[int],
     share: float,
     whole: Found,
+    slow: set[int],
 ) -> Found:
     """Whether the step was undone later on and something else made the bad end slow."""
     steps = [step]
+    last = len(line) - 1
     for _ in range(3):
-        last = len(line) - 1
         back = None
-        stride = (last - step.first_bad) / 4
-        for part in (2, 1, 3):
-            at = step.first_bad + round(part * stride)
-            if not step.first_bad < at < last or at in skipped:
-                continue
-            side = _side(oracle, line[at], controls, share / 9)
-            if side == -1:
+        for at in _suspects(oracle, line, controls, steps[0].first_bad, skipped, slow):
+            if _side(oracle, line[at], controls, share / 9) == -1:
                 back = at
                 break
+            slow.add(at)
         if back is None:
             break
         steps[0] = replace(steps[0], undone=True)
-        bracket = [back, last]
-        if _cut(oracle, line, controls, bracket, skipped, share, {}) is not None:
-            break
-        later = _confirm(oracle, line, controls, bracket, skipped, share)
+        bracket = [back, min(at for at in slow if at > back)]
+        later = None
+        if _cut(oracle, line, controls, bracket, skipped, share, slow) is None:
+            later = _confirm(oracle, line, controls, bracket, skipped, share)
+        steps.insert(0, later or _open_step(back, last, controls))
         if later is None:
-            steps.insert(0, _open_step(back, last, controls))
             break
-        steps.insert(0, later)
-        step = later
     found = replace(whole, steps=tuple(steps))
     part = sorted(abs(one) for one in (steps[0].low, steps[0].high))
     rest = part[1] < min(abs(whole.low), abs(whole.high))
@@ -510,6 +508,31 @@ def _behind(
         words = "part of the change lies elsewhere" if rest else "an earlier step was undone in between"
         return replace(found, ending=SEVERAL, words=words)
     return found
+
+
+def _suspects(
+    oracle: Counted, line: Sequence[Point], controls: _Controls, start: int, skipped: set[int], slow: set[int]
+) -> list[int]:
+    """Points behind a step that one run beside the controls puts nearer to the good end, latest first.
+
+    Three places in each gap between points known to be slow: the cuts left gaps of every size, and a recovery
+    may hide in any.
+    """
+    places: set[int] = set()
+    for low, high in itertools.pairwise(sorted({start} | {at for at in slow if at > start})):
+        places |= {low + round((high - low) * part / 4) for part in (1, 2, 3)} - {low, high}
+    wanted = sorted(places - skipped - slow)
+    found = []
+    for first in range(0, len(wanted), 4):
+        good = number(oracle.fresh(controls.good))
+        values = {at: number(oracle.fresh(line[at])) for at in wanted[first : first + 4]}
+        bad = number(oracle.fresh(controls.bad))
+        for at, value in values.items():
+            if value is None:
+                skipped.add(at)
+            elif good is None or bad is None or abs(value - good) < abs(value - bad):
+                found.append(at)
+    return sorted(found, reverse=True)
 
 
 def _halves(

@@ -32,7 +32,13 @@ from dashboards.bisect import (
 )
 from dashboards.series import BUILD_FAILED, COMPILE_FAILED, CRASHED, OK, WRONG
 
-RIGHT, ENCLOSING, UNDONE, OPEN, WRONG_BLAME = "right commit", "enclosing range", "undone step", "no answer", "wrong"
+RIGHT, ENCLOSING, UNDONE, OPEN, WRONG_BLAME = (
+    "right commit",
+    "enclosing range",
+    "undone step",
+    "no answer",
+    "wrong",
+)
 BROKEN = (BUILD_FAILED, COMPILE_FAILED, CRASHED, WRONG)
 
 
@@ -213,7 +219,9 @@ def beside_asv(histories: int, seed: int) -> dict[str, dict[str, int]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the figures."""
-    parser = argparse.ArgumentParser(prog="python -m dashboards.bisect_quality", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m dashboards.bisect_quality", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--histories", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--asv", type=int, default=40, help="histories that `asv find` searches too")

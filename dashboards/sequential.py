@@ -68,8 +68,8 @@ def deviation(values: np.ndarray | Sequence[float]) -> float:
 
 
 def differs(differences: Sequence[float], error: float) -> bool:
-    """Whether paired differences are centred off zero: a t test, which heavy tails only make shy, or the signed
-    ranks, whose distribution does not depend on the noise; half the error probability each."""
+    """Whether paired differences are centred off zero: a t test, which heavy tails only make shy, with half of the
+    error probability, or signs or signed ranks, whose distribution does not depend on the noise."""
     array = np.asarray(differences, float)
     if array.size < 4 or not np.any(array):
         return False
@@ -77,7 +77,19 @@ def differs(differences: Sequence[float], error: float) -> bool:
     if spread == 0:
         return array.size >= 8
     t = abs(float(array.mean())) * math.sqrt(array.size) / spread
-    return t > t_quantile(1 - error / 4, array.size - 1) or signed_rank_p(array) < error / 2
+    return (
+        t > t_quantile(1 - error / 4, array.size - 1)
+        or signed_rank_p(array) < error / 4
+        or sign_p(array) < error / 4
+    )
+
+
+def sign_p(differences: np.ndarray | Sequence[float]) -> float:
+    """Two-sided p-value of the sign test, exact."""
+    array = np.asarray(differences, float)
+    count = int((array != 0).sum())
+    fewer = min(int((array > 0).sum()), int((array < 0).sum()))
+    return min(1.0, 2 * sum(math.comb(count, at) for at in range(fewer + 1)) / 2**count)
 
 
 def signed_rank_p(differences: np.ndarray | Sequence[float]) -> float:
