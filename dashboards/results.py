@@ -14,14 +14,14 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dashboards.repository import Commit, first_parents, is_shallow, line_through
+from dashboards.repository import Commit, first_parents, is_shallow, line_through, resolve
 from dashboards.series import (
     COMPILERS,
     CRASHED,
@@ -37,7 +37,7 @@ from dashboards.series import (
 
 RESULT_VERSION = 2
 STATE_VERSION = 1
-CACHE_VERSION = 1
+CACHE_VERSION = 2
 
 MAX_FILE_BYTES = 256 << 20
 MAX_SERIES_PER_FILE = 100_000
@@ -68,12 +68,16 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """What the sidecar says of one series at one commit."""
+    """What the sidecar says of one series at one commit.
+
+    `pipes` holds cycles of a modelled launch: `busy` by pipe, `stalls` by cause.
+    """
 
     reason: str = ""
     role: str = ""
     findings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    pipes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -151,6 +155,7 @@ class _Sides:
             role=self.texts[self.columns["role"][row]],
             findings=lines("findings"),
             notes=lines("notes"),
+            pipes=json.loads(self.texts[self.columns["pipes"][row]] or "{}"),
         )
 
 
@@ -170,6 +175,7 @@ _STATE_COLUMNS: dict[str, Any] = {
     "role": np.int32,
     "findings": np.int32,
     "notes": np.int32,
+    "pipes": np.int32,
 }
 
 
@@ -232,8 +238,8 @@ def load(
     """Everything under an asv results folder.
 
     Commits come in first-parent order of `head` in `repo`; with `base` given, in the order of `base` and
-    then of what `head` adds to it.  Without a repository they come by date, and `order` says so.
-    `cache` is a folder, True for the user's cache folder, or None for none.
+    then of what `head` adds to it, and these two are there even without results.  Without a repository
+    they come by date, and `order` says so.  `cache` is a folder, True for the user's cache folder, or None.
     """
     folder = Path(results)
     if not folder.is_dir():
@@ -512,7 +518,21 @@ def _state_row(store: _Store, line: Any, commit: str) -> tuple[int, tuple[int, .
         role,
         texts("findings"),
         texts("notes"),
+        store.texts.number(_pipes(line.get("pipes"))),
     )
+
+
+def _pipes(given: Any) -> str:
+    """Cycles by pipe and by cause of a stall as JSON, empty where there are none."""
+    if not given:
+        return ""
+    if not isinstance(given, dict) or not all(isinstance(one, dict) for one in given.values()):
+        raise ValueError("pipes is no table of tables")
+    kept = {
+        str(kind)[:40]: {str(name)[:80]: cycles for name, cycles in list(some.items())[:40] if type(cycles) is int}
+        for kind, some in list(given.items())[:4]
+    }
+    return json.dumps(kept, sort_keys=True) if any(kept.values()) else ""
 
 
 def _benchmark_facts(folder: Path) -> tuple[dict[str, tuple[str, tuple[str, ...]]], list[Problem]]:
@@ -558,7 +578,9 @@ def _commits(
     ]
     if is_shallow(repo):
         problems.append(Problem(str(repo), "the clone is shallow: older commits of its history are not there"))
-    return [commit for commit in line if commit.hash in dates], "first parent", problems
+    asked = set() if base is None else {resolve(repo, base), resolve(repo, head)}
+    shown = [commit for commit in line if commit.hash in dates or commit.hash in asked]
+    return shown, "first parent", problems
 
 
 def _columns(
