@@ -35,6 +35,8 @@ FUTILE_FROM = 16
 # A measured change below this part of the value is not looked for.
 LEAST_CHANGE = 0.01
 FAILED_ROUNDS = 3
+# Parts that a gap behind a step is divided into when looking for a recovery.
+SCAN = 12
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -97,6 +99,38 @@ class Found:
     @property
     def main(self) -> Step | None:
         return self.steps[0] if self.steps else None
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Part of a change that goes to one cause: in the number's unit, its interval, and of the whole change."""
+
+    amount: float
+    low: float
+    high: float
+    part: float
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The change from (first commit, first compiler) to (last, last), split by cause; the parts sum to 1.
+
+    `corners` maps (commit is last, compiler is last) to the number, None where there is none.  `along_commits` is
+    the search over commits with compiler number `compiler`, `along_compilers` that over compilers at commit
+    number `commit`; None where that axis does nothing.
+    """
+
+    ending: str
+    corners: Mapping[tuple[int, int], float | None]
+    shares: Mapping[str, Share]
+    along_commits: Found | None = None
+    compiler: int = 0
+    along_compilers: Found | None = None
+    commit: int = 0
+    words: str = ""
+
+
+COMMIT, COMPILER, INTERACTION = "commit", "compiler", "interaction"
 
 
 class Spent(Exception):
@@ -199,6 +233,136 @@ def exact_line(oracle: Counted, line: Sequence[Point], read: Read = number) -> F
     if spent:
         return replace(found, ending=NO_BUDGET)
     return found if len(steps) == 1 else replace(found, ending=SEVERAL)
+
+
+def exact_grid(oracle: Counted, commits: int, compilers: int, read: Read = number) -> Grid:
+    """Attribution over `commits` x `compilers` steps, with the culprit on each axis."""
+    corners: dict[tuple[int, int], float | None] = {}
+    for commit, compiler in ((0, 0), (1, 1), (1, 0), (0, 1)):
+        corners[commit, compiler] = read(oracle.exact(Point(commit * commits, compiler * compilers)))
+    if corners[0, 0] is None or corners[1, 1] is None:
+        raise ValueError("an end of the grid has no number")
+    grid = split({key: None if one is None else [one] for key, one in corners.items()}, 0.01)
+    return _along(grid, commits, compilers, lambda line: exact_line(oracle, line, read), 0.0)
+
+
+def noisy_grid(
+    oracle: Counted, commits: int, compilers: int, *, error: float = 0.01, least: float = LEAST_CHANGE
+) -> Grid:
+    """The same for numbers with noise: corners in interleaved rounds, then a search on each axis that counts."""
+    order = [(0, 0), (1, 1), (1, 0), (0, 1)]
+    points = [Point(commit * commits, compiler * compilers) for commit, compiler in order]
+    series: dict[tuple[int, int], list[float] | None] = {key: [] for key in order}
+    try:
+        for rounds in range(1, MOST_ROUNDS + 1):
+            try:
+                values = _round(oracle, [p for p, key in zip(points, order) if series[key] is not None], rounds)
+            except _Unreadable as missing:
+                key = [key for key in order if series[key] is not None][missing.at]
+                if key in order[:2]:
+                    raise ValueError("an end of the grid has no number") from None
+                series[key] = None
+                continue
+            for key, value in zip([key for key in order if series[key] is not None], values):
+                kept = series[key]
+                assert kept is not None
+                kept.append(value)
+            grid = split(series, error / 2)
+            decided = all(one.low > 0 or one.high < 0 for one in grid.shares.values())
+            if rounds >= 2 * CONFIRM_ROUNDS and (decided or rounds >= FUTILE_FROM):
+                break
+        return _along(
+            grid, commits, compilers, lambda line: noisy_line(oracle, line, error=error / 4, least=least), least
+        )
+    except Spent:
+        return replace(split(series, error), ending=NO_BUDGET)
+
+
+def split(series: Mapping[tuple[int, int], Sequence[float] | None], error: float) -> Grid:
+    """Attribution from the runs of the corners, which lie side by side.
+
+    Without the number of one mixed corner the path through the other is taken, and no interaction can be told.
+    """
+
+    def effect(*signed: tuple[int, tuple[int, int]]) -> tuple[float, float, float]:
+        rows = [(sign, series[key] or ()) for sign, key in signed]
+        count = min(len(row) for _, row in rows)
+        sums = [sum(sign * row[at] for sign, row in rows) for at in range(count)]
+        if count == 1:
+            return sums[0], sums[0], sums[0]
+        return interval(sums, error)
+
+    mixed = series.get((1, 0)) is not None, series.get((0, 1)) is not None
+    whole = effect((1, (1, 1)), (-1, (0, 0)))
+    parts: dict[str, tuple[float, float, float]] = {}
+    words = ""
+    if mixed[0]:
+        parts[COMMIT] = effect((1, (1, 0)), (-1, (0, 0)))
+    if mixed[1]:
+        parts[COMPILER] = effect((1, (0, 1)), (-1, (0, 0)))
+    if all(mixed):
+        parts[INTERACTION] = effect((1, (1, 1)), (-1, (1, 0)), (-1, (0, 1)), (1, (0, 0)))
+    elif mixed[0]:
+        parts[COMPILER] = effect((1, (1, 1)), (-1, (1, 0)))
+        words = "the first commit has no number with the last compiler: the interaction counts as the compiler's"
+    elif mixed[1]:
+        parts[COMMIT] = effect((1, (1, 1)), (-1, (0, 1)))
+        words = "the last commit has no number with the first compiler: the interaction counts as the commit's"
+    else:
+        words = "neither mixed corner has a number: commit and compiler cannot be told apart"
+    total = sum(one[0] for one in parts.values())
+    shares = {
+        name: Share(*one, one[0] / total if total else 0.0)
+        for name, one in sorted(parts.items(), key=lambda row: (COMMIT, COMPILER, INTERACTION).index(row[0]))
+    }
+    middles = {key: None if row is None else interval(row, error)[0] for key, row in series.items()}
+    ending = STEP if parts and whole[0] else NOT_REPRODUCED if not whole[0] else UNDECIDED
+    return Grid(ending, middles, shares, words=words)
+
+
+def _along(
+    grid: Grid, commits: int, compilers: int, search: Callable[[Sequence[Point]], Found], least: float
+) -> Grid:
+    """The searches on those edges of the grid that change most in each direction."""
+    if not grid.shares:
+        return grid
+
+    def edges(axis: int) -> list[tuple[float, int]]:
+        found = []
+        for other in (0, 1):
+            ends = [grid.corners[(end, other) if axis == 0 else (other, end)] for end in (0, 1)]
+            if ends[0] is not None and ends[1] is not None:
+                found.append((ends[1] - ends[0], other))
+        return found
+
+    base = abs(grid.corners[0, 0] or 0.0)
+    total = (grid.corners[1, 1] or 0.0) - (grid.corners[0, 0] or 0.0)
+
+    def widest(axis: int) -> int | None:
+        some = [one for one in edges(axis) if one[0] and abs(one[0]) > least * base]
+        return max(some, key=lambda one: (one[0] * total > 0, abs(one[0]), -one[1]))[1] if some else None
+
+    at, along_commits = widest(0), None
+    if at is not None and commits:
+        line = [Point(commit, at * compilers) for commit in range(commits + 1)]
+        along_commits = search(line)
+    place, along_compilers = widest(1), None
+    if place is not None and compilers:
+        line = [Point(place * commits, compiler) for compiler in range(compilers + 1)]
+        along_compilers = search(line)
+    found = [one for one in (along_commits, along_compilers) if one is not None]
+    # equal ends may hide a commit and a compiler that cancel each other
+    ending = grid.ending if not found or grid.ending != NOT_REPRODUCED else SEVERAL
+    if any(one.ending == NO_BUDGET for one in found):
+        ending = NO_BUDGET
+    return replace(
+        grid,
+        ending=ending,
+        along_commits=along_commits,
+        compiler=(at or 0) * compilers,
+        along_compilers=along_compilers,
+        commit=(place or 0) * commits,
+    )
 
 
 def _next(values: Mapping[int, float], skipped: set[int], total: float) -> int | None:
@@ -515,12 +679,12 @@ def _suspects(
 ) -> list[int]:
     """Points behind a step that one run beside the controls puts nearer to the good end, latest first.
 
-    Three places in each gap between points known to be slow: the cuts left gaps of every size, and a recovery
+    SCAN - 1 places in each gap between points known to be slow: the cuts left gaps of every size, and a recovery
     may hide in any.
     """
     places: set[int] = set()
     for low, high in itertools.pairwise(sorted({start} | {at for at in slow if at > start})):
-        places |= {low + round((high - low) * part / 4) for part in (1, 2, 3)} - {low, high}
+        places |= {low + round((high - low) * part / SCAN) for part in range(1, SCAN)} - {low, high}
     wanted = sorted(places - skipped - slow)
     found = []
     for first in range(0, len(wanted), 4):
