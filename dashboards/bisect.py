@@ -216,11 +216,11 @@ def exact_line(oracle: Counted, line: Sequence[Point], read: Read = number) -> F
             take(at, known)
     spent = False
     while True:
-        at = _next(values, skipped, total)
-        if at is None:
+        wanted = _next(values, skipped, total)
+        if wanted is None:
             break
         try:
-            take(at, oracle.exact(line[at]))
+            take(wanted, oracle.exact(line[wanted]))
         except Spent:
             spent = True
             break
@@ -483,10 +483,10 @@ def noisy_line(
             odd = _cut(oracle, line, controls, bracket, skipped, share / 10**attempt, slow)
             if odd is not None:
                 return _halves(oracle, line, whole, odd, skipped, error, least, depth)
-            step = _confirm(oracle, line, controls, bracket, skipped, share)
-            if step is None:
+            confirmed = _confirm(oracle, line, controls, bracket, skipped, share)
+            if confirmed is None:
                 continue
-            found = _behind(oracle, line, controls, step, skipped, share, whole, slow)
+            found = _behind(oracle, line, controls, confirmed, skipped, share, whole, slow)
             return replace(found, skipped=tuple(sorted(skipped)))
     except Spent:
         step = replace(_open_step(bracket[0], bracket[1], controls), between=_inside(bracket, skipped))
@@ -631,8 +631,8 @@ def _confirm(
     if not (low > 0 if sign > 0 else high < 0):
         return None
     before = interval(levels, share)[0]
-    sizes = [found_size(one, before) for one in (change, low, high)]
-    return Step(bracket[0], bracket[1], before, before + change, *sizes, between=_inside(bracket, skipped))
+    size, low, high = (found_size(one, before) for one in (change, low, high))
+    return Step(bracket[0], bracket[1], before, before + change, size, low, high, _inside(bracket, skipped))
 
 
 def _behind(
@@ -736,7 +736,8 @@ def _inside(bracket: Sequence[int], skipped: set[int]) -> tuple[int, ...]:
 def _open_step(low: int, high: int, controls: _Controls) -> Step:
     """A range without a step of its own measured yet; its size is that of the ends."""
     if not controls.differences:
-        return Step(low, high, *[math.nan] * 5)
+        nan = math.nan
+        return Step(low, high, nan, nan, nan, nan, nan)
     whole = _whole(controls, 0.01)
     size = found_size(controls.step, whole.before)
     return Step(low, high, whole.before, whole.after, size, whole.low, whole.high)
