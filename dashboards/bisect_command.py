@@ -298,7 +298,7 @@ def one_search(setup: Setup, folder: Path, work: Path, line: Line) -> Searched:
     ends = oracle.exact(ends_at[0]), oracle.exact(ends_at[1])
     target, words = _readable(setup, target, ends, line)
     evaluator.target = target
-    read = bisect.number
+    read: bisect.Read = bisect.number
     if target.metric == "state":
         read, noisy = bisect.state_reader(ends[0].state, ends[1].state), False
     whole = [Point(at) for at in range(line.last + 1)]
@@ -346,16 +346,18 @@ def _choose(setup: Setup, evaluator: Evaluator, oracle: Counted, ends: tuple[Poi
     found = []
     for point in ends:
         commit = line.hashes[point.commit]
-        versions = evaluator._versions(point)
+        versions = evaluator.versions(point)
         known: dict[Any, Any] = {}
         for attempt in range(2):
             for folder in (setup.results, evaluator.kept):
-                history = load(folder, cache=None) if folder.is_dir() else None
-                for one in commit if history else ():
+                if not folder.is_dir():
+                    continue
+                history = load(folder, cache=None)
+                for one in commit:
                     known = known or survey(history, one, evaluator.target, versions)
             if known or attempt:
                 break
-            outcome = oracle.evaluate(point)
+            outcome = oracle.fresh(point)
             if outcome.state == NOT_RUN:
                 raise EvaluateError(_absent(setup, line, point.commit, outcome))
         found.append(known)
@@ -379,8 +381,10 @@ def _choose(setup: Setup, evaluator: Evaluator, oracle: Counted, ends: tuple[Poi
     case, impl = max(both, key=changed)
     # the answers of the whole suite stand for the chosen row
     chosen = replace(wanted, case=case, impl=impl)
+    ran = {point for point, _ in oracle.runs}
     for point, rows in zip(ends, found):
-        oracle.known[point] = replace(rows[case, impl], stored=oracle.peek(point) is not None)
+        oracle.known[point] = replace(rows[case, impl], stored=point not in ran)
+    oracle.runs = [(point, oracle.known[point]) for point, _ in oracle.runs]
     return chosen
 
 

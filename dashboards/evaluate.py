@@ -149,7 +149,7 @@ class Evaluator:
         """What an earlier run left, of any commit with the same kernels."""
         for history in self._histories():
             for commit in self.commits[point.commit]:
-                found = outcome_of(history, commit, self.target, self._versions(point), sure=True)
+                found = outcome_of(history, commit, self.target, self.versions(point), sure=True)
                 if found is not None:
                     return replace(found, stored=True)
         return None
@@ -160,7 +160,8 @@ class Evaluator:
             self._loaded = [load(one, cache=None) for one in folders]
         return self._loaded
 
-    def _versions(self, point: Point) -> dict[str, str]:
+    def versions(self, point: Point) -> dict[str, str]:
+        """What a number at this point is made with, as far as it decides a modelled number."""
         from dashboards.host_environment import toolchain_versions
 
         versions = {name: one for name, one in toolchain_versions().items() if name in COMPILERS}
@@ -177,7 +178,7 @@ class Evaluator:
         _seed(self.kept, scratch, commit)
         log, late = self._asv(commit, compiler, scratch)
         history = load(scratch, cache=None)
-        outcome = outcome_of(history, commit, self.target, self._versions(point))
+        outcome = outcome_of(history, commit, self.target, self.versions(point))
         if late:
             outcome = Outcome(CRASHED, reason=f"no end after {self.timeout:.0f} s")
         elif outcome is None:
@@ -186,7 +187,7 @@ class Evaluator:
             built = not any(sign in log.lower() for sign in BUILD_SIGNS)
             outcome = replace(outcome, state=CRASHED if built else BUILD_FAILED, reason=why(log))
         if outcome.state in (BUILD_FAILED, CRASHED):
-            self._record(scratch, commit, history, outcome, self._versions(point))
+            self._record(scratch, commit, history, outcome, self.versions(point))
         if outcome.state != NOT_RUN:
             _store(scratch, self.kept)
         return outcome
