@@ -15,7 +15,7 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from dashboards.series import (
 
 RESULT_VERSION = 2
 STATE_VERSION = 1
-CACHE_VERSION = 1
+CACHE_VERSION = 2
 
 MAX_FILE_BYTES = 256 << 20
 MAX_SERIES_PER_FILE = 100_000
@@ -69,12 +69,16 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """What the sidecar says of one series at one commit."""
+    """What the sidecar says of one series at one commit.
+
+    `pipes` holds cycles of a modelled launch: `busy` by pipe, `stalls` by cause.
+    """
 
     reason: str = ""
     role: str = ""
     findings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    pipes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -152,6 +156,7 @@ class _Sides:
             role=self.texts[self.columns["role"][row]],
             findings=lines("findings"),
             notes=lines("notes"),
+            pipes=json.loads(self.texts[self.columns["pipes"][row]] or "{}"),
         )
 
 
@@ -171,6 +176,7 @@ _STATE_COLUMNS: dict[str, Any] = {
     "role": np.int32,
     "findings": np.int32,
     "notes": np.int32,
+    "pipes": np.int32,
 }
 
 
@@ -580,7 +586,21 @@ def _state_row(store: _Store, line: Any, commit: str) -> tuple[int, tuple[int, .
         role,
         texts("findings"),
         texts("notes"),
+        store.texts.number(_pipes(line.get("pipes"))),
     )
+
+
+def _pipes(given: Any) -> str:
+    """Cycles by pipe and by cause of a stall as JSON, empty where there are none."""
+    if not given:
+        return ""
+    if not isinstance(given, dict) or not all(isinstance(one, dict) for one in given.values()):
+        raise ValueError("pipes is no table of tables")
+    kept = {
+        str(kind)[:40]: {str(name)[:80]: cycles for name, cycles in list(some.items())[:40] if type(cycles) is int}
+        for kind, some in list(given.items())[:4]
+    }
+    return json.dumps(kept, sort_keys=True) if any(kept.values()) else ""
 
 
 def _benchmark_facts(folder: Path) -> tuple[dict[str, tuple[str, tuple[str, ...]]], list[Problem]]:

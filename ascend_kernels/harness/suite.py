@@ -11,6 +11,7 @@ are taken side by side.  Verdicts and reasons go to a sidecar beside asv's resul
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import sys
@@ -204,9 +205,35 @@ def _model_entry(op: Op, case: str, impl: str) -> dict[str, Any]:
     entry["code"] = "+".join(dict.fromkeys(done.compiled.code[:16] for done in runner.simulations))
     entry["notes"] = [note for done in runner.simulations for note in done.notes]
     entry["launches"] = len(runner.simulations)
+    entry["pipes"] = _pipes(runner.simulations)
+    for done in runner.simulations:
+        _keep_code(done.compiled)
     if verdict.ok:
         entry["values"] = combined(runner.simulations)
     return entry
+
+
+def _pipes(simulations: Iterable[Any]) -> dict[str, dict[str, int]]:
+    """Cycles that each pipe of the slowest program was busy, and stalls by cause, summed over the launches."""
+    found: dict[str, dict[str, int]] = {"busy": {}, "stalls": {}}
+    for done in simulations:
+        for name, total in found.items():
+            for key, cycles in getattr(done, name).items():
+                total[key] = total.get(key, 0) + cycles
+    return found
+
+
+def _keep_code(compiled: Any) -> None:
+    """Leave the compiled form in `<results>/code`, under the name that the sidecar's lines give it."""
+    folder = os.environ.get("ASCEND_PERF_RESULTS")
+    if not folder or compiled is None or not compiled.hivm:
+        return
+    place = Path(folder, "code", f"{compiled.code[:16]}.txt.gz")
+    if not place.exists():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        part = place.with_suffix(f".{os.getpid()}")
+        part.write_bytes(gzip.compress(compiled.hivm.encode(), mtime=0))
+        part.replace(place)
 
 
 def _measure_all(op: Op) -> dict[tuple[str, str], dict[str, Any]]:
@@ -260,6 +287,7 @@ def _record(op: Op, kind: str, case: str, impl: str, entry: Mapping[str, Any]) -
         "code": entry.get("code", ""),
         "findings": [f[:500] for f in entry.get("findings", [])[:20]],
         "notes": entry.get("notes", [])[:20],
+        "pipes": entry.get("pipes", {}),
         "versions": _versions(),
         "machine": os.environ.get("ASCEND_PERF_MACHINE", ""),
         "at": int(time.time() * 1000),
