@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import padded_moe, token_pool
+from .eagle import rows as eagle_rows
 from .harness.spec import Op
 from .padded_moe import cases as padded_moe_cases
 from .padded_moe import reference as padded_moe_reference
@@ -27,6 +28,7 @@ def _draft_bytes(arguments) -> int:
 
 
 _ROWS = (
+    *eagle_rows.ROWS,
     Op(
         name="route",
         family="padded_moe",
