@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     parser = argparse.ArgumentParser(
         prog="ascend-perf",
-        description="Which Triton kernel got slower or wrong on Ascend, since which commit, on which compiler, why.",
+        description="Which Triton kernel got slower or wrong on Ascend: since which commit and compiler, and why.",
     )
     parser.add_argument("--version", action="version", version=_version())
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
