@@ -35,7 +35,7 @@ from ..harness import check, device
 from ..harness.launch import launch
 from ..harness.spec import Unsupported
 from . import plan, rows
-from .rows import padded_row, segment, weight_of
+from .rows import padded_row, segment, weight_of, weights_of
 
 
 @triton.jit
@@ -190,7 +190,7 @@ def gather_block_kernel(
             source = x + (assignment // TOP_K).to(tl.int64)[:, None] * HIDDEN
             target = out + row.to(tl.int64)[:, None] * HIDDEN
             if weights is not None:
-                weight = tl.load(weights + assignment, mask=inside, other=0.0).to(tl.float32)[:, None]
+                weight = weights_of(weights, assignment, inside)[:, None]
             for start in range(0, HIDDEN, TILE):
                 column = start + lanes
                 mask = inside[:, None] & (column < HIDDEN)
@@ -214,7 +214,8 @@ class Routing:
     def positions(self, x: torch.Tensor, out: torch.Tensor, run: int) -> dict[str, Any]:
         """Arguments of a kernel that walks over sorted positions."""
         return {
-            "x": x, "indices": self.indices, "bin_ids": self.bin_ids, "weights": self.weights, "bins": self.bins,
+            "x": x, "indices": self.indices, "bin_ids": self.bin_ids, "weights": rows.as_bits(self.weights),
+            "bins": self.bins,
             "padded_bins": self.padded_bins, "out": out, "assignments": len(self.indices),
             "output_rows": len(out), "run": run,
         }  # fmt: skip
@@ -224,11 +225,13 @@ class Routing:
 class Each:
     """One row after another: a kernel with the arguments of `gather_kernel`.
 
-    tile: elements of a feature tile, if that is part of the implementation.  one_each: a program a row."""
+    tile: elements of a feature tile, if that is part of the implementation.  one_each: a program a row.
+    bits: bf16 weights are handed over as integers."""
 
     kernel: Any = gather_kernel
     tile: int | None = None
     one_each: bool = False
+    bits: bool = True
 
     def launch(self, x: torch.Tensor, routing: Routing, out: torch.Tensor) -> None:
         """Launch on checked arguments.  Raises PlanError before anything is written."""
@@ -236,7 +239,10 @@ class Each:
             len(routing.indices), len(routing.bins), routing.top_k, x.shape[1], x.element_size(),
             routing.weights is not None, device.of(x), self.tile, self.one_each,
         )  # fmt: skip
-        launch(self.kernel, made.grid, routing.positions(x, out, made.run), made.constants, **made.options)
+        args = routing.positions(x, out, made.run)
+        if not self.bits:
+            args["weights"] = routing.weights
+        launch(self.kernel, made.grid, args, made.constants, **made.options)
 
 
 @dataclass(frozen=True)
@@ -287,7 +293,7 @@ class Tokens:
         )  # fmt: skip
         placed = rows.place(routing.indices, routing.bin_ids, routing.bins, routing.padded_bins)
         args = {
-            "x": x, "rows": placed, "weights": routing.weights, "bins": routing.bins,
+            "x": x, "rows": placed, "weights": rows.as_bits(routing.weights), "bins": routing.bins,
             "padded_bins": routing.padded_bins, "out": out, "output_rows": len(out), "tokens": len(x),
             "run": made.run,
         }  # fmt: skip

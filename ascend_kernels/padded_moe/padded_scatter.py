@@ -32,7 +32,7 @@ from ..harness import check, device
 from ..harness.launch import launch
 from ..harness.spec import Unsupported
 from . import plan, rows
-from .rows import padded_row, weight_of
+from .rows import as_bits, padded_row, weight_of, weights_of
 
 
 @triton.jit
@@ -104,7 +104,7 @@ def scatter_block_kernel(
         source = x + padded_row(i, expert, bins, padded_bins).to(tl.int64)[:, None] * HIDDEN
         target = out + token.to(tl.int64)[:, None] * HIDDEN
         if weights is not None:
-            weight = tl.load(weights + token, mask=inside, other=0.0).to(tl.float32)[:, None]
+            weight = weights_of(weights, token, inside)[:, None]
         for start in range(0, HIDDEN, TILE):
             column = start + lanes
             mask = inside[:, None] & (column < HIDDEN)
@@ -124,7 +124,14 @@ class Sum:
         """Launch on checked arguments.  Raises PlanError before anything is written."""
         made = plan.scatter(len(out), top_k, x.shape[1], x.element_size(), device.of(x), self.given)
         placed = rows.place(indices, bin_ids, bins, padded_bins)
-        args = {"x": x, "placed": placed, "weights": weights, "out": out, "tokens": len(out), "run": made.run}
+        args = {
+            "x": x,
+            "placed": placed,
+            "weights": as_bits(weights),
+            "out": out,
+            "tokens": len(out),
+            "run": made.run,
+        }
         launch(scatter_kernel, made.grid, args, made.constants, **made.options)
 
 
@@ -206,6 +213,6 @@ def padded_scatter(
 
 def _positions(x, indices, bin_ids, weights, bins, padded_bins, out) -> dict[str, Any]:
     return {
-        "x": x, "indices": indices, "bin_ids": bin_ids, "weights": weights, "bins": bins,
+        "x": x, "indices": indices, "bin_ids": bin_ids, "weights": as_bits(weights), "bins": bins,
         "padded_bins": padded_bins, "out": out, "assignments": len(indices),
     }  # fmt: skip

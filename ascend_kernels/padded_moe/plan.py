@@ -144,7 +144,7 @@ def gather_tokens(
         "ZEROERS": 0 if device.ascend else experts * parts,
         "UNROLL": not device.ascend and top_k <= MOST_UNROLLED,
         "LOAD": "",
-        "STORE": "",
+        "STORE": "" if device.ascend else ".cs",  # written rows are not read again here
     }
     constants, options = _overridden(constants, {} if device.ascend else _warps(tile), given)
     programs, run = shared(tokens, device, constants["ZEROERS"])

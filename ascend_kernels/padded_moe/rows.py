@@ -37,14 +37,23 @@ def segment(expert, first, last, bins, padded_bins):
 
 @triton.jit
 def weight_of(weights, assignment):
-    """Weight of an assignment in fp32.  bf16 is widened by its bits: as a scalar cast it goes through UB, and the
-    scalar pipe waits for that twice a row."""
-    if weights.dtype.element_ty == tl.bfloat16:
-        bits = tl.load(weights.to(tl.pointer_type(tl.int16)) + assignment).to(tl.int32)
-        weight = (bits << 16).to(tl.float32, bitcast=True)
+    """Weight of one assignment in fp32, from what `as_bits` gives."""
+    return _widened(tl.load(weights + assignment))
+
+
+@triton.jit
+def weights_of(weights, assignment, inside):
+    """As weight_of, for a tile of assignments."""
+    return _widened(tl.load(weights + assignment, mask=inside, other=0))
+
+
+@triton.jit
+def _widened(weight):
+    if weight.dtype == tl.int16:
+        wide = (weight.to(tl.int32) << 16).to(tl.float32, bitcast=True)
     else:
-        weight = tl.load(weights + assignment).to(tl.float32)
-    return weight
+        wide = weight.to(tl.float32)
+    return wide
 
 
 @triton.jit(do_not_specialize=["assignments", "run"])
@@ -71,6 +80,12 @@ def place_block_kernel(indices, bin_ids, bins, padded_bins, rows, assignments, r
         expert = tl.load(bin_ids + i, mask=inside, other=0).to(tl.int32)
         row = padded_row(i, expert, bins, padded_bins)
         tl.store(rows + tl.load(indices + i, mask=inside, other=0), row, mask=inside)
+
+
+def as_bits(weights: torch.Tensor | None) -> torch.Tensor | None:
+    """bf16 weights as integers, for kernels to widen by their bits: a scalar cast from bf16 goes through UB on
+    Ascend, and the scalar pipe waits for that twice a row.  Others unchanged."""
+    return weights.view(torch.int16) if weights is not None and weights.dtype == torch.bfloat16 else weights
 
 
 def place(

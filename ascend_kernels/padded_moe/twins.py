@@ -269,7 +269,9 @@ GATHER = {
         GatherEach(weight_each_tile_kernel, tile=SMALL),
         "small-tile, the weight loaded again a tile",
     ),
-    "weight-cast": _twin(padded_gather, GatherEach(weight_cast_kernel), "weight widened by a scalar cast"),
+    "weight-cast": _twin(
+        padded_gather, GatherEach(weight_cast_kernel, bits=False), "weight widened by a scalar cast"
+    ),
 }
 SCATTER = {
     "rolled": _twin(padded_scatter, Sum(given={"UNROLL": False}), "sum over top_k in a loop, not unrolled"),
