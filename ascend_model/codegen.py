@@ -574,8 +574,8 @@ class Generator:
         kind = op.result_types[0]
         lo, hi = int_range(kind)
         expr = a.expr
-        if a.type == "i1" and not unsigned and kind != "i1":
-            self.bind(op, f"-1 if {expr} else 0", -1, 0)
+        if a.type == "i1" and kind != "i1":
+            self.bind(op, f"{1 if unsigned else -1} if {expr} else 0", 0 if unsigned else -1, 1 if unsigned else 0)
             return
         if a.type == "i1" and kind != "i1":
             self.bind(op, f"{expr} + 0", a.lo, a.hi)  # a comparison's result becomes a number

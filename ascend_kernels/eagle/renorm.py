@@ -2,8 +2,8 @@
 
 The bit pattern of a non-negative float, read as an integer, orders as the float does.  So the cut is found from
 its highest bit down, for every pattern below 2.0; nothing is sorted and no lane is treated alone.  "bits" finds
-one bit a pass: thirty passes with little to do in each.  "digits" finds three bits a pass by comparing tiles of the
-vocabulary with eight bounds at once: ten passes, better for a vocabulary that fits one tile.
+one bit a pass: thirty passes with little to do in each.  "digits" finds three bits a pass by comparing tiles of
+the vocabulary with eight bounds at once: ten passes, better for a vocabulary that fits one tile.
 """
 
 from __future__ import annotations
