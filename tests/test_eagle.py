@@ -170,14 +170,18 @@ def test_greedy_walk_on_random_trees(requests, nodes, fan, follow, seed, shuffle
         arguments["retrieve_index"] = index.gather(
             1, torch.rand(index.shape, generator=generator(seed)).argsort(1)
         )
-    for got, want in zip(VERIFY(**arguments, validate=True), reference.verify_tree_greedy(**arguments)):
-        assert torch.equal(got, want)
+    for impl in ("tile", "walk"):
+        for got, want in zip(
+            VERIFY(**arguments, impl=impl, validate=True), reference.verify_tree_greedy(**arguments)
+        ):
+            assert torch.equal(got, want)
 
 
-def test_links_that_never_end_do_not_hang():
+@pytest.mark.parametrize("impl", ["tile", "walk"])
+def test_links_that_never_end_do_not_hang(impl):
     loop = known_trees() | {"retrieve_next_sibling": torch.tensor([[-1, 1, -1, -1, -1, -1]] * 2)}
     loop["target_predict"] = torch.full((2, 6), 99)
-    _, accept_index, counts = VERIFY(**loop)
+    _, accept_index, counts = VERIFY(**loop, impl=impl)
     assert counts.tolist() == [0, 0] and accept_index[:, 0].tolist() == [0, 6]
 
 
@@ -408,6 +412,12 @@ def test_renormalisation_reads_a_scalar_a_pass(name, impl, passes):
 
 
 @pytest.mark.compiler
+def test_verification_in_tiles_needs_no_scalar():
+    (counts,) = modelled("verify_tree_greedy", "32x16", "tile")
+    assert counts["scalar_accesses"] == 0
+
+
+@pytest.mark.compiler
 def test_counting_in_int64_is_scalar():
     (fast,) = modelled("fill_accepted_out_cache_loc", "32x6", "tile")
     (slow,) = modelled("fill_accepted_out_cache_loc", "32x6", "int64-count")
@@ -471,6 +481,7 @@ def test_plans_keep_the_limits(n, on):
         (lambda: plan.choose(4, 17, NPU), r"topk 17: .* need \d+ bits of UB, Ascend910B1 has 1572864"),
         (lambda: plan.vocabulary(4, 2**24 + 1, NPU), "a vocabulary of 16777217"),
         (lambda: plan.draw(2**18 + 1), "a vocabulary of 262145"),
+        (lambda: plan.tree_rows(4, 65, NPU), "trees of 65 nodes need 1638400 bits of UB, Ascend910B1 has 1572864"),
         (lambda: plan.paged(4, 4097, NPU), "runs of 4097 slots need 3145728 bits of UB, Ascend910B1 has 1572864"),
     ],
 )

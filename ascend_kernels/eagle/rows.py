@@ -174,7 +174,7 @@ ROWS = (
         reference=reference.verify_tree_greedy,
         torch_form=reference.verify_in_torch,
         cases=cases.VERIFY,
-        implementations=("walk",),
+        implementations=("tile", "walk"),
         bytes_moved=_verify_bytes,
     ),
 )
