@@ -67,9 +67,8 @@ def choose(requests: int, topk: int, device: Device, rows: int | None = None) ->
             f"topk {topk}: {side * side} padded candidates a request need {side * side * 64 * 4 * BITS} bits of "
             f"UB, {device.name} has {device.ub_bytes * BITS}"
         )
-    # The Ascend compiler takes a single row apart into scalars; Triton 3.6 mixes two rows up on an H200.
-    least = 2 if device.ascend else 4
-    rows = rows or max(least, min(512 // (side * side), power_of_two(-(-requests // device.cores))))
+    # At least two: the compiler takes a single row apart into scalars.
+    rows = rows or max(2, min(512 // (side * side), power_of_two(-(-requests // device.cores))))
     return Plan(programs(-(-requests // rows), device), rows, side)
 
 

@@ -30,7 +30,7 @@ import triton.language as tl
 
 from ..harness import check, device
 from ..harness.launch import launch
-from . import plan, tree
+from . import implementation, plan, tree
 
 
 # A size of 1 made constant leaves a loop that never runs, of which the adapter dies.
@@ -172,6 +172,7 @@ class Tile:
 
     def launch(self, inputs: dict[str, torch.Tensor], outputs: dict[str, torch.Tensor]) -> None:
         """Launch on checked arguments; both dicts in the order of the kernel's signature."""
+        implementation.ascend_only(inputs["candidates"], "walk")
         requests, nodes = inputs["candidates"].shape
         steps = outputs["accept_index"].shape[1]
         made = plan.tree_rows(requests, max(nodes, steps), device.of(inputs["candidates"]))
