@@ -443,8 +443,6 @@ class Generator:
                 self.loaded |= base.get(op.operands[0], set())
             elif op.name in ("hivm.hir.store", "memref.store"):
                 self.stored |= base.get(op.operands[1], set())
-                if op.enum("atomic_kind", "none") != "none":
-                    self.loaded |= set()
 
     def _finish_namespace(self) -> None:
         machine = self.machine
