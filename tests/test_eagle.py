@@ -170,14 +170,18 @@ def test_greedy_walk_on_random_trees(requests, nodes, fan, follow, seed, shuffle
         arguments["retrieve_index"] = index.gather(
             1, torch.rand(index.shape, generator=generator(seed)).argsort(1)
         )
-    for got, want in zip(VERIFY(**arguments, validate=True), reference.verify_tree_greedy(**arguments)):
-        assert torch.equal(got, want)
+    for impl in ("tile", "walk"):
+        for got, want in zip(
+            VERIFY(**arguments, impl=impl, validate=True), reference.verify_tree_greedy(**arguments)
+        ):
+            assert torch.equal(got, want)
 
 
-def test_links_that_never_end_do_not_hang():
+@pytest.mark.parametrize("impl", ["tile", "walk"])
+def test_links_that_never_end_do_not_hang(impl):
     loop = known_trees() | {"retrieve_next_sibling": torch.tensor([[-1, 1, -1, -1, -1, -1]] * 2)}
     loop["target_predict"] = torch.full((2, 6), 99)
-    _, accept_index, counts = VERIFY(**loop)
+    _, accept_index, counts = VERIFY(**loop, impl=impl)
     assert counts.tolist() == [0, 0] and accept_index[:, 0].tolist() == [0, 6]
 
 
@@ -400,10 +404,17 @@ def test_new_roots_need_no_scalar_at_all():
 
 
 @pytest.mark.compiler
+@pytest.mark.parametrize("impl, passes", [("bits", 30), ("digits", 10)])
 @pytest.mark.parametrize("name", ["top_k_renorm_prob", "top_p_renorm_prob"])
-def test_renormalisation_reads_a_scalar_a_pass(name):
-    (counts,) = modelled(name, "4x1000", "digits")
-    assert counts["scalar_accesses"] <= 12 * 4  # limit, ten digits and the total, by row
+def test_renormalisation_reads_a_scalar_a_pass(name, impl, passes):
+    (counts,) = modelled(name, "4x1000", impl)
+    assert counts["scalar_accesses"] <= 4 * (passes + 2)  # the limit and the total, too, by row
+
+
+@pytest.mark.compiler
+def test_verification_in_tiles_needs_no_scalar():
+    (counts,) = modelled("verify_tree_greedy", "32x16", "tile")
+    assert counts["scalar_accesses"] == 0
 
 
 @pytest.mark.compiler
@@ -470,6 +481,7 @@ def test_plans_keep_the_limits(n, on):
         (lambda: plan.choose(4, 17, NPU), r"topk 17: .* need \d+ bits of UB, Ascend910B1 has 1572864"),
         (lambda: plan.vocabulary(4, 2**24 + 1, NPU), "a vocabulary of 16777217"),
         (lambda: plan.draw(2**18 + 1), "a vocabulary of 262145"),
+        (lambda: plan.tree_rows(4, 65, NPU), "trees of 65 nodes need 1638400 bits of UB, Ascend910B1 has 1572864"),
         (lambda: plan.paged(4, 4097, NPU), "runs of 4097 slots need 3145728 bits of UB, Ascend910B1 has 1572864"),
     ],
 )

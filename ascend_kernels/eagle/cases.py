@@ -294,6 +294,7 @@ VERIFY = {
     "all-rejected": Case(verification(5, 9, follow=-1.0)),
     "wide": Case(verification(4, 40, fan=40)),
     "int32": Case(verification(17, 13, dtype=I32)),
+    "64-nodes": Case(verification(9, 64, fan=3)),
     "short-path": Case(verification(17, 13, fan=2, follow=0.95, steps=3), note="paths longer than accept_index"),
     "no-requests": Case(verification(0, 4)),
 }

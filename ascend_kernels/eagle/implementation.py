@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ..harness import check, device
+from ..harness.spec import Unsupported
 
 
 def chosen(impl: Any, known: Mapping[str, Any], tensor: torch.Tensor, *, tiles: bool = True) -> Any:
@@ -27,3 +28,9 @@ def word_count(*tensors: torch.Tensor) -> int:
     """32-bit words of one element of all the tensors; 0 when they differ or have no whole words."""
     sizes = {t.element_size() for t in tensors}
     return sizes.pop() // 4 if len(sizes) == 1 else 0
+
+
+def ascend_only(tensor: torch.Tensor, instead: str) -> None:
+    """Raise Unsupported on a GPU, naming the implementation to use there."""
+    if not device.of(tensor).ascend:
+        raise Unsupported(f"impl='tile' is for Ascend; on a GPU use impl={instead!r}, its default")

@@ -9,6 +9,7 @@ from ..harness.spec import PlanError
 
 EXACT = 2**24  # integers of smaller size are exact in fp32, in which lanes are compared on Ascend
 GATHER_TILE = 4096  # words of a table kept on chip while lanes pick from it
+TREE_LANES = 64  # nodes of a tree that is walked beside others
 DRAW_SIDE = 64  # a tile of a draw is a square of tokens with this side; so is the field of tile sums
 BITS = 8
 
@@ -66,9 +67,8 @@ def choose(requests: int, topk: int, device: Device, rows: int | None = None) ->
             f"topk {topk}: {side * side} padded candidates a request need {side * side * 64 * 4 * BITS} bits of "
             f"UB, {device.name} has {device.ub_bytes * BITS}"
         )
-    # The Ascend compiler takes a single row apart into scalars; Triton 3.6 mixes two rows up on an H200.
-    least = 2 if device.ascend else 4
-    rows = rows or max(least, min(512 // (side * side), power_of_two(-(-requests // device.cores))))
+    # At least two: the compiler takes a single row apart into scalars.
+    rows = rows or max(2, min(512 // (side * side), power_of_two(-(-requests // device.cores))))
     return Plan(programs(-(-requests // rows), device), rows, side)
 
 
@@ -98,6 +98,19 @@ def paged(requests: int, longest: int, device: Device) -> Plan:
 def trees(requests: int, nodes: int, device: Device) -> Plan:
     """One request a program at a time."""
     return Plan(programs(requests, device), 1, lanes(nodes))
+
+
+def tree_rows(requests: int, longest: int, device: Device) -> Plan:
+    """Eight requests a program; `longest`: nodes of a tree or places of a path.  Raises PlanError above 64 of them
+    or above 2**24 nodes in all."""
+    if longest > TREE_LANES:
+        need = BITS * 8 * 200 * power_of_two(longest)
+        raise PlanError(
+            f"trees of {longest} nodes need {need} bits of UB, {device.name} has {BITS * device.ub_bytes}"
+        )
+    if requests * longest > EXACT:
+        raise PlanError(f"{requests} trees of {longest} nodes; places are exact up to {EXACT}")
+    return Plan(programs(-(-requests // 8), device), 8, lanes(longest))
 
 
 def lanes(n: int) -> int:

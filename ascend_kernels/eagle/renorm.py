@@ -1,9 +1,9 @@
 """What the two renormalisations share: the exact search for the smallest probability that is kept.
 
 The bit pattern of a non-negative float, read as an integer, orders as the float does.  So the cut is found from
-its highest bit down, for every pattern below 2.0; nothing is sorted and no lane is treated alone.  "digits" finds
-three bits a pass by comparing tiles of the vocabulary with eight bounds at once: ten passes, for Ascend, where a
-pass costs copies and a wait.  "bits" finds one bit a pass: thirty passes with little to do in each, for a GPU.
+its highest bit down, for every pattern below 2.0; nothing is sorted and no lane is treated alone.  "bits" finds
+one bit a pass: thirty passes with little to do in each.  "digits" finds three bits a pass by comparing tiles of
+the vocabulary with eight bounds at once: ten passes, better for a vocabulary that fits one tile.
 """
 
 from __future__ import annotations
@@ -113,14 +113,7 @@ class Cut:
         )
 
 
-IMPLEMENTATIONS = {"digits": Cut(digits_kernel), "bits": Cut(bits_kernel, large_block=16384, warps=16)}
-
-
-def implementation(impl: str | Cut | None, probs: torch.Tensor) -> Cut:
-    """The implementation asked for; without one, what suits the device."""
-    if impl is None:
-        impl = "digits" if device.of(probs).ascend else "bits"
-    return check.implementation(impl, IMPLEMENTATIONS)
+IMPLEMENTATIONS = {"bits": Cut(bits_kernel, 4096, 16384, warps=16), "digits": Cut(digits_kernel)}
 
 
 def check_probabilities(name: str, probs: torch.Tensor) -> None:

@@ -160,6 +160,8 @@ class Selection:
         self, inputs: dict[str, torch.Tensor], outputs: dict[str, torch.Tensor], shift: int, k: int
     ) -> None:
         """Launch on checked arguments; both dicts in the order of the kernels' signature."""
+        if self.rows:  # Triton 3.6 mixes up its rows on an H200
+            implementation.ascend_only(inputs["topk_p"], "lane")
         hidden = inputs["hidden_states"]
         requests, width = inputs["scores"].shape[0], hidden.shape[1] if len(hidden) else 0
         where = device.of(inputs["topk_p"])

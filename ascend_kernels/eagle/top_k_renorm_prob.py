@@ -16,22 +16,21 @@ from __future__ import annotations
 import torch
 
 from ..harness import check
-from .renorm import Cut, check_probabilities, implementation
+from .renorm import IMPLEMENTATIONS, Cut, check_probabilities
 
 
 def top_k_renorm_prob(
-    probs: torch.Tensor, top_k: torch.Tensor, *, impl: str | Cut | None = None, validate: bool = False
+    probs: torch.Tensor, top_k: torch.Tensor, *, impl: str | Cut = "bits", validate: bool = False
 ) -> torch.Tensor:
     """`probs` with only the `top_k[r]` largest of row r kept, ties at the cut included, renormalised.
 
-    Shapes and dtypes as in the table above.  impl: by default what suits the device.  Raises TypeError or
-    ValueError naming the argument, PlanError for a vocabulary above 2**24.
-    validate=True also checks, waiting for the device, that rows are probabilities that
+    Shapes and dtypes as in the table above.  Raises TypeError or ValueError naming the argument, PlanError for a
+    vocabulary above 2**24.  validate=True also checks, waiting for the device, that rows are probabilities that
     sum to one and that top_k is at least 1.
     """
     check.tensor("probs", probs, dtypes=(torch.float32,), shape=(None, None))
     check.tensor("top_k", top_k, dtypes=check.INTEGERS, shape=(len(probs),), like=probs)
-    cut = implementation(impl, probs)
+    cut = check.implementation(impl, IMPLEMENTATIONS)
     if validate:
         check_probabilities("probs", probs)
         check.values("top_k", top_k < 1, top_k, "at least 1")

@@ -16,23 +16,22 @@ from __future__ import annotations
 import torch
 
 from ..harness import check
-from .renorm import Cut, check_probabilities, implementation
+from .renorm import IMPLEMENTATIONS, Cut, check_probabilities
 
 
 def top_p_renorm_prob(
-    probs: torch.Tensor, top_p: torch.Tensor, *, impl: str | Cut | None = None, validate: bool = False
+    probs: torch.Tensor, top_p: torch.Tensor, *, impl: str | Cut = "bits", validate: bool = False
 ) -> torch.Tensor:
     """`probs` with only the fewest largest of row r kept whose sum reaches `top_p[r]`, ties at the cut included,
     renormalised.
 
-    Shapes and dtypes as in the table above.  impl: by default what suits the device.  Raises TypeError or
-    ValueError naming the argument, PlanError for a vocabulary above 2**24.
-    validate=True also checks, waiting for the device, that rows are probabilities that
+    Shapes and dtypes as in the table above.  Raises TypeError or ValueError naming the argument, PlanError for a
+    vocabulary above 2**24.  validate=True also checks, waiting for the device, that rows are probabilities that
     sum to one and that 0 < top_p <= 1.
     """
     check.tensor("probs", probs, dtypes=(torch.float32,), shape=(None, None))
     check.tensor("top_p", top_p, dtypes=(torch.float32,), shape=(len(probs),), like=probs)
-    cut = implementation(impl, probs)
+    cut = check.implementation(impl, IMPLEMENTATIONS)
     if validate:
         check_probabilities("probs", probs)
         check.values("top_p", ~((top_p > 0) & (top_p <= 1)), top_p, "above 0 and at most 1")
