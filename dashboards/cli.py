@@ -20,7 +20,9 @@ class Command(NamedTuple):
 COMMANDS = {
     "run": Command("dashboards.run", "measure commits with asv: verdict first, then numbers"),
     "dashboard": Command("dashboards.pages.build", "build the pages from the results"),
+    "serve": Command("dashboards.pages.serve", "serve the pages to this machine alone"),
     "check": Command("dashboards.check", "is a commit worse than its base or its history? (the gate for CI)"),
+    "bisect": Command("dashboards.bisect_command", "which commit or compiler made a benchmark slower or wrong"),
     "detect": Command("dashboards.detect_command", "change points of a series in a file"),
     "model": Command("ascend_kernels.harness.model_command", "what Ascend's compiler makes of a kernel, executed"),
     "explain": Command("ascend_kernels.harness.explain_command", "why two compiled forms of a kernel differ"),

@@ -11,6 +11,7 @@ are taken side by side.  Verdicts and reasons go to a sidecar beside asv's resul
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import sys
@@ -108,7 +109,15 @@ def modelled_cases(op: Op) -> list[str]:
     which = os.environ.get("ASCEND_PERF_CASES", "quick")
     if which == "all":
         return list(op.cases)
-    return op.timed_cases() if which == "timed" else op.quick_cases()
+    found = op.timed_cases() if which == "timed" else op.quick_cases()
+    one = os.environ.get("ASCEND_PERF_CASE")
+    return [*found, one] if one in op.cases and one not in found else found
+
+
+def wanted(case: str, impl: str) -> bool:
+    """Whether `ASCEND_PERF_CASE` and `ASCEND_PERF_IMPL`, one id each, leave this in."""
+    only = os.environ.get("ASCEND_PERF_CASE"), os.environ.get("ASCEND_PERF_IMPL")
+    return only[0] in (None, "", case) and only[1] in (None, "", impl)
 
 
 def _modelled_metrics() -> dict[str, str]:
@@ -177,6 +186,8 @@ def _prepare(
     entries = {}
     for case in cases:
         for impl in op.calls():
+            if not wanted(case, impl):
+                continue
             # Written first, so that a death of this process is on record too.
             _record(op, "Modelled", case, impl, {"state": CRASHED, "reason": "the process ended before a verdict"})
             entries[case, impl] = entry = _guarded(entry_of, op, case, impl)
@@ -204,9 +215,35 @@ def _model_entry(op: Op, case: str, impl: str) -> dict[str, Any]:
     entry["code"] = "+".join(dict.fromkeys(done.compiled.code[:16] for done in runner.simulations))
     entry["notes"] = [note for done in runner.simulations for note in done.notes]
     entry["launches"] = len(runner.simulations)
+    entry["pipes"] = _pipes(runner.simulations)
+    for done in runner.simulations:
+        _keep_code(done.compiled)
     if verdict.ok:
         entry["values"] = combined(runner.simulations)
     return entry
+
+
+def _pipes(simulations: Iterable[Any]) -> dict[str, dict[str, int]]:
+    """Cycles that each pipe of the slowest program was busy, and stalls by cause, summed over the launches."""
+    found: dict[str, dict[str, int]] = {"busy": {}, "stalls": {}}
+    for done in simulations:
+        for name, total in found.items():
+            for key, cycles in getattr(done, name).items():
+                total[key] = total.get(key, 0) + cycles
+    return found
+
+
+def _keep_code(compiled: Any) -> None:
+    """Leave the compiled form in `<results>/code`, under the name that the sidecar's lines give it."""
+    folder = os.environ.get("ASCEND_PERF_RESULTS")
+    if not folder or compiled is None or not compiled.hivm:
+        return
+    place = Path(folder, "code", f"{compiled.code[:16]}.txt.gz")
+    if not place.exists():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        part = place.with_suffix(f".{os.getpid()}")
+        part.write_bytes(gzip.compress(compiled.hivm.encode(), mtime=0))
+        part.replace(place)
 
 
 def _measure_all(op: Op) -> dict[tuple[str, str], dict[str, Any]]:
@@ -216,7 +253,8 @@ def _measure_all(op: Op) -> dict[tuple[str, str], dict[str, Any]]:
     place = device.kind()
     for case in op.timed_cases():
         right = {}
-        for impl, call in op.calls().items():
+        calls = {impl: call for impl, call in op.calls().items() if wanted(case, impl)}
+        for impl, call in calls.items():
             _record(op, "Measured", case, impl, {"state": CRASHED, "reason": "the process ended before a verdict"})
             entries[case, impl] = _guarded(lambda o, c, i: _entry(verify(o, c, i)), op, case, impl)
             if entries[case, impl]["state"] == OK:
@@ -232,7 +270,7 @@ def _measure_all(op: Op) -> dict[tuple[str, str], dict[str, Any]]:
                 metric: {"samples": list(getattr(one, kind)), "number": one.number}
                 for metric, (kind, _) in MEASURED.items()
             }
-        for impl in op.calls():
+        for impl in calls:
             _record(op, "Measured", case, impl, entries[case, impl])
     return entries
 
@@ -260,6 +298,7 @@ def _record(op: Op, kind: str, case: str, impl: str, entry: Mapping[str, Any]) -
         "code": entry.get("code", ""),
         "findings": [f[:500] for f in entry.get("findings", [])[:20]],
         "notes": entry.get("notes", [])[:20],
+        "pipes": entry.get("pipes", {}),
         "versions": _versions(),
         "machine": os.environ.get("ASCEND_PERF_MACHINE", ""),
         "at": int(time.time() * 1000),
