@@ -352,7 +352,7 @@ def _in_words(counted: list[Evidence]) -> str:
 def _words_of(place: Place | None, lines: Lines) -> tuple[str, str]:
     if place is None:
         return "", ""
-    return f"{place[0]}:{place[1]}", shortened(lines(place[0], place[1]))
+    return shortened(f"{place[0]}:{place[1]}"), shortened(lines(place[0], place[1]))
 
 
 def _times(count: int, one: str, many: str = "") -> str:
@@ -360,25 +360,26 @@ def _times(count: int, one: str, many: str = "") -> str:
 
 
 _VALUE = re.compile(r"%[\w$.-]+(?:#\d+)?")
-_NAMES = re.compile(r"^\s*(%[\w$.-]+)(?::\d+)? = \"?([\w.]+)")
+_MADE = re.compile(r"^\s*(%[\w$.-]+)(?::\d+)? = \"?([\w.]+)")
+_CONSTANT = re.compile(r"^\s*(%[\w$.-]+) = arith\.constant (.*?)(?: : [^:]*)?$")
 
 
 def normalised(linalg: str) -> list[str]:
-    """Lines of Linalg text without locations, kernel name, and numbers of values: a value is called after the
-    op that makes it, so that an inserted line does not rename all that follow."""
+    """Lines of Linalg text without locations, kernel name, and numbers of values: a value is called after the op
+    that makes it, and a constant is its value, so that an inserted line does not rename all that follow."""
     lines = []
     names: dict[str, str] = {}
+
+    def called(match: re.Match[str]) -> str:
+        return names.get(match[0].partition("#")[0], match[0])
+
     for line in _bare(linalg).splitlines():
-        made = _NAMES.match(line)
+        constant, made = _CONSTANT.match(line), _MADE.match(line)
+        if constant:
+            names[constant[1]] = constant[2]
+            continue
         if made:
             names[made[1]] = "%" + made[2].rpartition(".")[2]
-
-        def called(match: re.Match[str], names: dict[str, str] = names) -> str:
-            text = match[0]
-            if text.startswith(("%arg", "%c", "%true", "%false")):
-                return text if text.startswith("%arg") else re.sub(r"^%cst_\d+$", "%cst", text)
-            return names.get(text.partition("#")[0], re.sub(r"_\d+$", "", text))
-
         lines.append(_VALUE.sub(called, line.rstrip()))
     return lines
 

@@ -22,8 +22,8 @@ IMPLICIT = 2
 
 RANKS = (
     "row by row", "element by element", "whole-tile store", "masked scalar load", "wide integers", "scan",
-    "more passes", "pieces of a vector", "more copies", "unrolled loop", "exp and log", "nan-quiet minimum",
-    "sum waited for", "integer compare", "carried data", "no double buffering", "one-element vectors",
+    "integer compare", "more passes", "pieces of a vector", "more copies", "unrolled loop", "exp and log",
+    "nan-quiet minimum", "sum waited for", "carried data", "no double buffering", "one-element vectors",
     "scalar cast", "scalars of vectors", "tile size", "scalar reads", "deeper loop", "scalar address in i64",
     "carried offsets",
 )  # fmt: skip
@@ -64,7 +64,8 @@ class Trait:
     def at(self) -> str:
         if self.place is None:
             return ""
-        return f" ({self.place[0]}:{self.place[1]}{f': `{self.source}`' if self.source else ''})"
+        where = shortened(f"{self.place[0]}:{self.place[1]}")
+        return f" ({where}{f': `{self.source}`' if self.source else ''})"
 
 
 @dataclass(frozen=True)

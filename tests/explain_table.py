@@ -37,7 +37,9 @@ TWINS = {
     ("assign_req_to_token_pool", "mask-reversed"): Truth(
         "ragged", (TILE, "`req_to_token`", "`length > offset`", "write `offset < length`")
     ),
-    ("assign_req_to_token_pool", "mask-by-arithmetic"): Truth("ragged", (TILE, "length - offset", "`offset < end`")),
+    ("assign_req_to_token_pool", "mask-by-arithmetic"): Truth(
+        "ragged", (TILE, "length - offset", "`offset < end`")
+    ),
     ("assign_req_to_token_pool", "modulo"): Truth("ragged", (ELEMENTS, "`req_to_token`", "remainder", "`%`")),
     ("assign_req_to_token_pool", "int64-sum"): Truth("ragged", ("sum", ("i64", "int64"), "scalar")),
     ("assign_req_to_token_pool", "prefetch"): Truth("ragged", ("tile", "next iteration", "prefetch")),
@@ -55,21 +57,30 @@ TWINS = {
     ("padded_scatter_wgrad", "lookup"): Truth("1024x1536-e64-k2", ("innermost loop", "bin")),
     ("padded_scatter_wgrad", "masked-scalar"): Truth("1024x1536-e64-k2", ("single element", "mask", "bins`")),
     ("padded_scatter_wgrad", "row-vector"): Truth("1024x1536-e64-k2", ("`x`", "rows", "vector")),
-    ("padded_scatter_wgrad", "one-row-programs"): Truth("1024x1536-e64-k2", ("same", "2048 programs instead of 48")),
+    ("padded_scatter_wgrad", "one-row-programs"): Truth(
+        "1024x1536-e64-k2", ("same", "2048 programs instead of 48")
+    ),
     ("padded_scatter_wgrad", "small-tile"): Truth("1024x1536-e64-k2", ("256 elements instead of",)),
     ("padded_scatter_wgrad", "sum-each-tile"): Truth("1024x1536-e64-k2", ("reduced to a scalar", "loop")),
     ("padded_scatter_wgrad", "scalar-sum"): Truth("1024x1536-e64-k2", ("reduced to a scalar", "loop")),
-    ("kpool_compress_and_write_cache", "butterfly"): Truth("preshuffled", ("ub overflow", "bytes of unified buffer")),
-    ("kpool_compress_and_write_cache", "row-loads"): Truth("preshuffled", ("load of `slot_", "16", "instead of 1")),
+    ("kpool_compress_and_write_cache", "butterfly"): Truth(
+        "preshuffled", ("ub overflow", "bytes of unified buffer")
+    ),
+    ("kpool_compress_and_write_cache", "row-loads"): Truth(
+        "preshuffled", ("load of `slot_", "16", "instead of 1")
+    ),
     ("kpool_compress_and_write_cache", "flat-store"): Truth("preshuffled", ("store to `kv_cache`", ELEMENTS)),
-    ("kpool_compress_and_write_cache", "default-nan"): Truth("preshuffled", ("minimum or maximum", "propagate_nan")),
+    ("kpool_compress_and_write_cache", "default-nan"): Truth(
+        "preshuffled", ("minimum or maximum", "propagate_nan")
+    ),
     ("kpool_compress_and_write_cache", "log2-scale"): Truth("preshuffled", (("log2", "exp2"), "logarithm")),
     ("expand_pools_and_append_tail", "lanes"): Truth("5x8", ("`pool_ids`", ELEMENTS, "`//`")),
-    ("fill_accepted_out_cache_loc", "int64-count"): Truth("32x6", (("sum", "compare"), ("i64", "int64"), "scalar")),
+    ("fill_accepted_out_cache_loc", "int64-count"): Truth(
+        "32x6", (("sum", "compare"), ("i64", "int64"), "scalar")
+    ),
     ("fill_accepted_out_cache_loc", "program-an-entry"): Truth("32x6", ("192 programs instead of",)),
     ("fill_accepted_out_cache_loc", "unclamped"): Truth("32x6", ("`out_cache_loc`", ELEMENTS, "gather")),
-    ("select_top_k_tokens", "one-request"): Truth("step1-33x4", ("scalar", "one element")),
-    ("top_k_renorm_prob", "one-bound"): Truth("ends", ("passes", "30", "instead of 10")),
+    ("select_top_k_tokens", "one-request"): Truth("step1-17x4", ("scalar", "one element")),
     ("top_k_renorm_prob", "integer-bounds"): Truth("ends", ("integers are compared",)),
     ("tree_speculative_sampling_target_only", "cumsum"): Truth("8x16x1500", ("cumsum",)),
 }
