@@ -135,15 +135,14 @@ def explain_all(before: Iterable[Any], after: Iterable[Any]) -> Explanation:
 
 
 SAME = "same code"
+ELSEWHERE = "a change of time is the machine or the driver"
 
 
 def _same(launched: list[tuple[str, Evidence]]) -> Explanation:
     if launched:
         words, evidence = launched[0]
         return Explanation((f"The compiled code is the same; {words}.",), (evidence,), True, "", "programs")
-    return Explanation(
-        ("The compiled code is the same: a change of time is the machine or the driver.",), (), True, "", SAME
-    )
+    return Explanation((f"The compiled code is the same: {ELSEWHERE}.",), (), True, "", SAME)
 
 
 def _launched(old: Form, new: Form) -> list[tuple[str, Evidence]]:
@@ -185,8 +184,12 @@ def _failed(old: Form, new: Form, diff: str) -> Explanation:
         sentence = f"The kernel no longer compiles: {_failure(now)}"
     else:
         sentence = f"The kernel compiles again; before, it failed: {_failure(was)}"
+    others = []
+    if was.compiler != now.compiler:
+        same = "The kernel is the same for both compilers" if not diff else "The compilers differ too"
+        others.append(f"{same}: ascendnpu-ir {was.compiler} and {now.compiler}.")
     return Explanation(
-        (sentence, *_notes(old, new)), tuple(_ub_evidence(was, now)), True, diff, f"compile: {now.status}"
+        (sentence, *others, *_notes(old, new)), tuple(_ub_evidence(was, now)), True, diff, f"compile: {now.status}"
         if now.status != OK else f"compile: {was.status}",
     )  # fmt: skip
 
@@ -225,7 +228,7 @@ def _notes(old: Form, new: Form) -> list[str]:
 def _other_compiler(old: Form, new: Form, launched: list[tuple[str, Evidence]]) -> Explanation:
     was, now = old.compiled, new.compiled
     if was.compiler == now.compiler and was.target == now.target:
-        sentence = "The compiled code is the same but for the kernel's name: a change of time is the machine or the driver."
+        sentence = f"Only the kernel's name differs in the compiled code: {ELSEWHERE}."
         return Explanation((sentence,), (), True, "", SAME)
     evidence = _counted(old, new)
     pair = (
@@ -332,7 +335,7 @@ def _heaviest(entry: Op | None, name: str) -> Place | None:
         op = site.op
         counts = {
             "scalar": op.name in ("memref.load", "memref.store"),
-            "sync": op.name == "hivm.hir.wait_flag" and site.loops and "S" in map(op.pipe, ("set_pipe", "wait_pipe")),
+            "sync": op.short == "wait_flag" and site.loops and "S" in (op.pipe("set_pipe"), op.pipe("wait_pipe")),
             "dma_in": op.name == "hivm.hir.load",
             "dma_out": op.name == "hivm.hir.store",
         }.get(name, False)  # fmt: skip
@@ -349,7 +352,7 @@ def _in_words(counted: list[Evidence]) -> str:
 def _words_of(place: Place | None, lines: Lines) -> tuple[str, str]:
     if place is None:
         return "", ""
-    return f"{place[0]}:{place[1]}", shortened(lines(place[0], place[1]))
+    return shortened(f"{place[0]}:{place[1]}"), shortened(lines(place[0], place[1]))
 
 
 def _times(count: int, one: str, many: str = "") -> str:
@@ -357,25 +360,26 @@ def _times(count: int, one: str, many: str = "") -> str:
 
 
 _VALUE = re.compile(r"%[\w$.-]+(?:#\d+)?")
-_NAMES = re.compile(r"^\s*(%[\w$.-]+)(?::\d+)? = \"?([\w.]+)")
+_MADE = re.compile(r"^\s*(%[\w$.-]+)(?::\d+)? = \"?([\w.]+)")
+_CONSTANT = re.compile(r"^\s*(%[\w$.-]+) = arith\.constant (.*?)(?: : [^:]*)?$")
 
 
 def normalised(linalg: str) -> list[str]:
-    """Lines of Linalg text without locations, kernel name, and numbers of values: a value is called after the
-    op that makes it, so that an inserted line does not rename all that follow."""
+    """Lines of Linalg text without locations, kernel name, and numbers of values: a value is called after the op
+    that makes it, and a constant is its value, so that an inserted line does not rename all that follow."""
     lines = []
     names: dict[str, str] = {}
+
+    def called(match: re.Match[str]) -> str:
+        return names.get(match[0].partition("#")[0], match[0])
+
     for line in _bare(linalg).splitlines():
-        made = _NAMES.match(line)
+        constant, made = _CONSTANT.match(line), _MADE.match(line)
+        if constant:
+            names[constant[1]] = constant[2]
+            continue
         if made:
             names[made[1]] = "%" + made[2].rpartition(".")[2]
-
-        def called(match: re.Match[str], names: dict[str, str] = names) -> str:
-            text = match[0]
-            if text.startswith(("%arg", "%c", "%true", "%false")):
-                return text if text.startswith("%arg") else re.sub(r"^%cst_\d+$", "%cst", text)
-            return names.get(text.partition("#")[0], re.sub(r"_\d+$", "", text))
-
         lines.append(_VALUE.sub(called, line.rstrip()))
     return lines
 

@@ -22,9 +22,10 @@ IMPLICIT = 2
 
 RANKS = (
     "row by row", "element by element", "whole-tile store", "masked scalar load", "wide integers", "scan",
-    "more passes", "pieces of a vector", "more copies", "unrolled loop", "exp and log", "nan-quiet minimum",
-    "sum waited for", "integer compare", "carried data", "no double buffering", "one-element vectors",
-    "scalar cast", "scalars of vectors", "tile size", "scalar reads", "deeper loop", "scalar address in i64", "carried offsets",
+    "integer compare", "more passes", "pieces of a vector", "more copies", "unrolled loop", "exp and log",
+    "nan-quiet minimum", "sum waited for", "carried data", "no double buffering", "one-element vectors",
+    "scalar cast", "scalars of vectors", "tile size", "scalar reads", "deeper loop", "scalar address in i64",
+    "carried offsets",
 )  # fmt: skip
 """Names of the patterns, the most costly first: the order in which differences are told."""
 
@@ -63,7 +64,8 @@ class Trait:
     def at(self) -> str:
         if self.place is None:
             return ""
-        return f" ({self.place[0]}:{self.place[1]}{f': `{self.source}`' if self.source else ''})"
+        where = shortened(f"{self.place[0]}:{self.place[1]}")
+        return f" ({where}{f': `{self.source}`' if self.source else ''})"
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,10 @@ def changes(before: list[Trait], after: list[Trait]) -> list[Change]:
 
 
 def _joined(made: list[Change]) -> list[Change]:
-    """Fewer copies that stand deeper are one thing: a loop that is no longer unrolled (or now is)."""
+    """Changes that are one thing told as one: what scalar code always brings with it, and fewer copies that stand
+    deeper, which is a loop that is no longer unrolled (or now is)."""
+    if made and made[0].kind in MAJOR:
+        made = [one for one in made if one.kind not in ("scalars of vectors", "one-element vectors")]
     by_kind = {one.kind: one for one in made}
     copies, depth = by_kind.get("more copies"), by_kind.get("deeper loop")
     if copies is None or depth is None or (copies.after > copies.before) == (depth.after > depth.before):

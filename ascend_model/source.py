@@ -22,8 +22,8 @@ def line_of(file: str, line: int) -> str:
 
 
 def shortened(text: str) -> str:
-    """A line as it is quoted: without its indent, and not longer than a reader wants."""
-    text = " ".join(text.split())
+    """A line as it is quoted: without its indent, not longer than a reader wants, nothing a terminal would obey."""
+    text = "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
     return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
 
 
