@@ -73,7 +73,9 @@ def met() -> list[int]:
         oracle = Counted(look)
         exact_line(oracle, [Point(at) for at in range(COMMITS + 1)])
         asked = [point.commit for point, _ in oracle.runs]
-        new = [one for one in asked if one not in (0, COMMITS, CULPRIT - 1, CULPRIT, *broken)]
+        after = asked[asked.index(broken[-1]) + 1 :] if broken else asked
+        new = [one for one in after if one not in (0, COMMITS, CULPRIT - 1, CULPRIT)]
+        # every other one lets a commit in between be measured
         broken.append(new[len(broken) % 2])
     return broken
 
