@@ -24,11 +24,10 @@ from dashboards.evaluate import (
     Target,
     locked,
     place_beside,
-    survey,
     workplace,
 )
 from dashboards.repository import Commit, RepositoryError
-from dashboards.results import ResultsError, load
+from dashboards.results import ResultsError
 from dashboards.series import BUILD_FAILED, NOT_RUN, OK, direction_of, worse
 from dashboards.text import change, figures, plain
 
@@ -237,6 +236,7 @@ class Searched:
     ends: tuple[Outcome, Outcome]
     resumed: int
     words: str
+    surveyed: int
 
 
 def search(setup: Setup, folder: Path, work: Path) -> dict[str, Any]:
@@ -288,13 +288,15 @@ def one_search(setup: Setup, folder: Path, work: Path, line: Line) -> Searched:
         timeout=setup.given.timeout, cases=setup.given.cases, progress=progress,
     )  # fmt: skip
     noisy = setup.noisy
+    ends_at = Point(0, 0), Point(line.last, len(setup.compilers) - 1)
+    surveyed = 0
+    if not target.case or not target.impl:
+        target, surveyed = _choose(setup, evaluator, ends_at, line)
+        evaluator.target = target
     points = [Point(a, b) for a in range(line.last + 1) for b in range(len(setup.compilers))]
     stored = (lambda _: None) if noisy else evaluator.stored
     journal = Journal(folder / f"{_key(setup, line)}.jsonl", evaluator.evaluate, stored, points)
     oracle = Counted(journal.evaluate, journal.stored, setup.given.max_runs)
-    ends_at = Point(0, 0), Point(line.last, len(setup.compilers) - 1)
-    if not target.case or not target.impl:
-        target = evaluator.target = _choose(setup, evaluator, oracle, ends_at, line)
     ends = oracle.exact(ends_at[0]), oracle.exact(ends_at[1])
     target, words = _readable(setup, target, ends, line)
     evaluator.target = target
@@ -312,7 +314,7 @@ def one_search(setup: Setup, folder: Path, work: Path, line: Line) -> Searched:
     else:
         found = bisect.noisy_line(oracle, whole, error=error) if noisy else bisect.exact_line(oracle, whole, read)
     journal.close()
-    return Searched(line, target, found, oracle, ends, journal.resumed, words)
+    return Searched(line, target, found, oracle, ends, journal.resumed, words, surveyed)
 
 
 class _Progress:
@@ -341,25 +343,18 @@ def _key(setup: Setup, line: Line) -> str:
     return "search-" + hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
 
 
-def _choose(setup: Setup, evaluator: Evaluator, oracle: Counted, ends: tuple[Point, Point], line: Line) -> Target:
-    """The case and the implementation that changed most between the two ends."""
-    found = []
+def _choose(setup: Setup, evaluator: Evaluator, ends: tuple[Point, Point], line: Line) -> tuple[Target, int]:
+    """The case and the implementation that changed most between the two ends; how many evaluations that took."""
+    found: list[dict[tuple[str, str], Outcome]] = []
+    ran = 0
     for point in ends:
-        commit = line.hashes[point.commit]
-        versions = evaluator.versions(point)
-        known: dict[Any, Any] = {}
-        for attempt in range(2):
-            for folder in (setup.results, evaluator.kept):
-                if not folder.is_dir():
-                    continue
-                history = load(folder, cache=None)
-                for one in commit:
-                    known = known or survey(history, one, evaluator.target, versions)
-            if known or attempt:
-                break
-            outcome = oracle.fresh(point)
+        known = evaluator.survey(point)
+        if not known:
+            ran += 1
+            outcome = evaluator.evaluate(point)
             if outcome.state == NOT_RUN:
                 raise EvaluateError(_absent(setup, line, point.commit, outcome))
+            known = evaluator.survey(point)
         found.append(known)
     wanted = setup.target
 
@@ -379,13 +374,7 @@ def _choose(setup: Setup, evaluator: Evaluator, oracle: Counted, ends: tuple[Poi
         numbers = [key for key in both if found[0][key].state == OK == found[1][key].state]
         both = numbers or both
     case, impl = max(both, key=changed)
-    # the answers of the whole suite stand for the chosen row
-    chosen = replace(wanted, case=case, impl=impl)
-    ran = {point for point, _ in oracle.runs}
-    for point, rows in zip(ends, found):
-        oracle.known[point] = replace(rows[case, impl], stored=point not in ran)
-    oracle.runs = [(point, oracle.known[point]) for point, _ in oracle.runs]
-    return chosen
+    return replace(wanted, case=case, impl=impl), ran
 
 
 def _readable(setup: Setup, target: Target, ends: tuple[Outcome, Outcome], line: Line) -> tuple[Target, str]:
@@ -495,7 +484,7 @@ def verdict_of(setup: Setup, searched: Sequence[Searched]) -> dict[str, Any]:
         "evidence": evidence,
         "grid": _grid(setup, first, grid) if grid else None,
         "skipped": [_skipped(one, at) for one in searched for at in _skips(one)],
-        "evaluations": sum(one.oracle.count for one in searched),
+        "evaluations": sum(one.oracle.count + one.surveyed for one in searched),
         "resumed": sum(one.resumed for one in searched),
         "runs": [_run(setup, *row) for row in runs],
         "stored": [_run(setup, *row) for row in stored],

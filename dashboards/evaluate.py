@@ -144,6 +144,7 @@ class Evaluator:
         self.commits, self.compilers, self.target = commits, compilers, target
         self.timeout, self.cases, self.progress = timeout, cases, progress
         self.kept = place_beside(results) / "results"
+        self._loaded: list[History] | None = None
 
     def stored(self, point: Point) -> Outcome | None:
         """What an earlier run left, of any commit with the same kernels."""
@@ -154,8 +155,22 @@ class Evaluator:
                     return replace(found, stored=True)
         return None
 
+    def survey(self, point: Point) -> dict[tuple[str, str], Outcome]:
+        """(case, impl) -> what is stored, of an op's own implementations, for a target that leaves them open."""
+        found: dict[tuple[str, str], Outcome] = {}
+        for history in self._histories():
+            for row, one in enumerate(history.series):
+                if not self.target.suits(one) or history.role(row) != "op":
+                    continue
+                narrow = replace(self.target, case=one.case, impl=one.impl)
+                for commit in self.commits[point.commit]:
+                    outcome = outcome_of(history, commit, narrow, self.versions(point), sure=True)
+                    if outcome is not None:
+                        found.setdefault((one.case, one.impl), outcome)
+        return found
+
     def _histories(self) -> list[History]:
-        if not hasattr(self, "_loaded"):
+        if self._loaded is None:
             folders = [one for one in (self.results, self.kept) if one.is_dir()]
             self._loaded = [load(one, cache=None) for one in folders]
         return self._loaded
@@ -190,6 +205,7 @@ class Evaluator:
             self._record(scratch, commit, history, outcome, self.versions(point))
         if outcome.state != NOT_RUN:
             _store(scratch, self.kept)
+            self._loaded = None
         return outcome
 
     def _asv(self, commit: str, compiler: str, results: Path) -> tuple[str, bool]:
@@ -413,15 +429,3 @@ def _row(kind: str, point: Point, outcome: Outcome) -> str:
 def _unrow(row: Mapping[str, Any]) -> tuple[Point, Outcome]:
     fields = dict(row["outcome"])
     return Point(*row["point"]), Outcome(**{**fields, "findings": tuple(fields["findings"])})
-
-
-def survey(history: History, commit: str, target: Target, versions: Mapping[str, str]) -> dict[Any, Any]:
-    """(case, impl) -> outcome of an op's own implementations at a commit, for a target that names neither."""
-    found = {}
-    for row, one in enumerate(history.series):
-        if target.suits(one) and history.role(row) == "op":
-            narrow = replace(target, case=one.case, impl=one.impl)
-            outcome = outcome_of(history, commit, narrow, versions)
-            if outcome is not None:
-                found[one.case, one.impl] = outcome
-    return found

@@ -1,6 +1,7 @@
 """`ascend-perf bisect` on small repositories: what it asks of its input, what it leaves alone, how it goes on."""
 
 import fcntl
+import itertools
 import json
 import os
 import random
@@ -11,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from asv_files import MODELLED, VERSIONS, benchmarks_file, result_file, row, state_line, states_file
 from bisect_fake import evaluate
 
 from ascend_model import toolchain
@@ -379,6 +381,7 @@ def test_killed_at_any_moment_and_started_again(repo, capsys):
     assert right["steps"][0]["commit"]["subject"].startswith("commit 23")
     moments = random.Random(4)
     killed = 0
+    resumed = []
     for moment in range(20):
         process = start()
         time.sleep(span * (moment + moments.random()) / 20)
@@ -390,8 +393,59 @@ def test_killed_at_any_moment_and_started_again(repo, capsys):
             out, err = again.communicate(timeout=120)
             assert again.returncode == 0, err
             found = json.loads(out)
-            found.pop("resumed")
+            resumed.append(found.pop("resumed"))
             assert found == {key: value for key, value in right.items() if key != "resumed"}
             assert sorted(path.name for path in (repo / ".asv/results-bisect").iterdir()) == ["lock"]
-    assert killed >= 10
+    assert killed >= 10 and max(resumed) > 0
     assert state_of(repo) == before
+
+
+def stored_results(repo: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Twelve commits, all measured: `large` gets slower at the eighth, `small` a little at the third."""
+    monkeypatch.setattr(toolchain, "available_versions", lambda: ["1.2.0"])
+    monkeypatch.setattr(toolchain, "default_version", lambda: "1.2.0")
+    monkeypatch.setattr("dashboards.host_environment.toolchain_versions", lambda: dict(VERSIONS))
+
+    def refuse(*_: object) -> Outcome:
+        raise AssertionError("nothing has to be run")
+
+    monkeypatch.setattr(Evaluator, "evaluate", refuse)
+    folder, hashes = repo / ".asv/results", []
+    for number in range(12):
+        hashes.append(commit(repo, number))
+        rows = [100 + (number >= 3), 50, 200 + 90 * (number >= 8), 70]
+        result_file(folder, hashes[-1], {MODELLED: row(rows)})
+        cells = itertools.product(("small", "large"), ("op", "gather_twin"))
+        states_file(folder, hashes[-1], [state_line(hashes[-1], case, impl) for case, impl in cells])
+    benchmarks_file(folder, {MODELLED: "cycles (modelled)"})
+    return hashes
+
+
+def test_stored_results_answer_without_a_run(repo, capsys, monkeypatch):
+    hashes = stored_results(repo, monkeypatch)
+    for name in (MODELLED, "assign"):
+        # neither case nor implementation is named: the op's own row that changed most
+        code, out, err = bisect(name, "--good", hashes[0], "--json", capsys=capsys)
+        assert code == 0, err
+        found = json.loads(out)
+        assert (found["case"], found["impl"]) == ("large", "op")
+        assert found["culprit"]["hash"] == hashes[8] and found["steps"][0]["size"] == pytest.approx(0.45)
+        assert found["evaluations"] == 0 and len(found["stored"]) == 12
+        assert found["unit"] == "cycles (modelled)" and found["worse"]
+
+
+def test_stored_results_of_other_tools_do_not_count(repo, capsys, monkeypatch):
+    hashes = stored_results(repo, monkeypatch)
+    monkeypatch.setattr(
+        "dashboards.host_environment.toolchain_versions", lambda: {**VERSIONS, "ascend-model": "2"}
+    )
+    with pytest.raises(AssertionError, match="nothing has to be run"):
+        cli.main(["bisect", MODELLED, "--case", "large", "--impl", "op", "--good", hashes[0], "--quiet"])
+
+
+def test_a_row_without_a_state_does_not_count(repo, capsys, monkeypatch):
+    """A gap may be that of a run that asked for another case only."""
+    hashes = stored_results(repo, monkeypatch)
+    (repo / ".asv/results/states" / f"{hashes[0]}.jsonl").unlink()
+    with pytest.raises(AssertionError, match="nothing has to be run"):
+        cli.main(["bisect", MODELLED, "--case", "large", "--impl", "op", "--good", hashes[0], "--quiet"])
