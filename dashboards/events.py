@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,7 +20,7 @@ from dashboards.detect import (
     without_drift,
 )
 from dashboards.results import History
-from dashboards.series import NOT_RUN, OK, STATE_CODE, STATES, Environment, Series, worse
+from dashboards.series import NOT_RUN, OK, STATE_CODE, STATES, Environment, Series, headline, worse
 
 REGRESSION = "regression"
 IMPROVEMENT = "improvement"
@@ -98,7 +99,7 @@ def find_events(history: History, *, thresholds: Mapping[str, float] | None = No
 
 
 def group_events(events: Iterable[Event]) -> list[Event]:
-    """Events of one kernel that moved together as one event each, the largest change in front."""
+    """Events of one kernel that moved together as one event each; in front the largest change of a time."""
     groups: dict[tuple[object, ...], list[list[Event]]] = {}
     for one in sorted(events, key=lambda event: event.first_bad_at):
         key = (one.op, one.impl, one.kind, one.modelled, one.state_after)
@@ -367,5 +368,9 @@ def _together(group: Sequence[Event], one: Event) -> bool:
 
 
 def _lead(group: Sequence[Event]) -> Event:
-    ordered = sorted(group, key=lambda one: (-abs(one.size) if one.size == one.size else 0.0, one.metric))
+    def rank(one: Event) -> tuple[bool, bool, float, str]:
+        known = math.isfinite(one.size)
+        return not headline(one.unit), not known, -abs(one.size) if known else 0.0, one.metric
+
+    ordered = sorted(group, key=rank)
     return dataclasses.replace(ordered[0], members=tuple(ordered[1:]))

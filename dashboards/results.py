@@ -743,14 +743,16 @@ def _place_states(
 
 
 def _lend_codes(series: Sequence[Series], code: np.ndarray) -> None:
-    """Compiled code of measured series from the modelled ones of the same launch, which know it."""
+    """Compiled code of device times from the modelled series of the same launch; it says nothing of host times."""
     modelled: dict[tuple[str, str, str], int] = {}
     for row, one in enumerate(series):
         if one.modelled and code[row].any():
             modelled.setdefault((one.op, one.case, one.impl), row)
     for row, one in enumerate(series):
         source = modelled.get((one.op, one.case, one.impl))
-        if source is not None and not one.modelled and not code[row].any():
+        if one.of_host:
+            code[row] = 0
+        elif source is not None and not one.modelled and not code[row].any():
             code[row] = code[source]
 
 

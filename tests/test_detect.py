@@ -351,6 +351,16 @@ def test_measured_jump_belongs_to_the_commit_that_changed_the_code(tmp_path):
     assert {one.kind for one in find_events(same) if one.metric == "device_time"} == {SAME_CODE}
 
 
+def test_host_time_is_the_commits_doing_even_with_the_same_compiled_code(tmp_path):
+    host = MEASURED.replace("device_time", "host_time")
+    names = {MODELLED: "cycles (modelled)", MEASURED: "us", host: "us"}
+    rng = np.random.default_rng(3)
+    times = 100 + rng.standard_normal((40, 4)) + 20 * (np.arange(40) >= 25)[:, None]
+    found = history(tmp_path, times.tolist(), codes=["a"] * 40, names=names)
+    kinds = {(one.metric, one.kind) for one in find_events(found) if not one.modelled}
+    assert kinds == {("host_time", REGRESSION), ("device_time", SAME_CODE)}
+
+
 def test_a_machine_that_slowed_down_is_seen_in_the_control(tmp_path):
     rng = np.random.default_rng(2)
     names = {MODELLED: "cycles (modelled)", MEASURED: "us"}

@@ -33,7 +33,7 @@ def enable_on_cpu() -> None:
 def mend() -> None:
     """fp32 -> bf16 rounds to nearest even (stock: truncates); a bf16 dot uses the values (stock: raw bits);
     integer sums keep their type (stock: numpy widens them, and a store then writes past the tensor);
-    triton-ascend's insert_slice and extract_slice run (stock: they do not)."""
+    triton-ascend's insert_slice, extract_slice and gather run (stock: they do not)."""
     import numpy as np
     import torch
     import triton.language as tl
@@ -66,6 +66,13 @@ def mend() -> None:
     builder.create_dot = dot_of_values
     for reduction in (interpreter.ReduceOps, interpreter.ScanOps):
         reduction.to_tensor = _keeping_type(interpreter, reduction.to_tensor)
+    if not hasattr(builder, "create_gather"):
+
+        def gathered(self, source, index, axis):
+            values = np.take_along_axis(source.data, index.data.astype(np.int64), axis)
+            return interpreter.TensorHandle(values, source.dtype.scalar)
+
+        builder.create_gather = gathered
     _watch_accesses(interpreter, builder)
     if hasattr(tl, "insert_slice"):
         tl.insert_slice, tl.extract_slice = _insert_slice, _extract_slice

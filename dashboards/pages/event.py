@@ -12,9 +12,10 @@ import numpy as np
 from dashboards.events import BOUNDARY, SAME_CODE, STATE, Event
 from dashboards.pages import data, source
 from dashboards.pages.kernel import sparkline
-from dashboards.pages.markup import Markup, dim, join, page, percent, quantity, table, tag, text
-from dashboards.pages.view import View, confirmed, event_name, kind_label, title_of
+from dashboards.pages.markup import Markup, dim, join, page, quantity, table, tag, text
+from dashboards.pages.view import View, confirmed, event_name, kind_label, state_of, title_of
 from dashboards.series import OK
+from dashboards.text import change as percent
 
 AROUND = 60
 SHOWN_MEMBERS = 40
@@ -119,7 +120,7 @@ def render(view: View, event: Event, foot: Markup) -> str:
         ("change, 99 %", f"{percent(event.low)} … {percent(event.high)}" if event.low < event.high else "exact"),
         (
             "state",
-            "open"
+            state_of(event)
             if event.open
             else [
                 "undone by ",
@@ -300,13 +301,13 @@ def _code(view: View, event: Event) -> Markup:
     if before == after:
         said = "The compiled code is the same at both commits: the machine, the driver or the model changed."
         return join([head, codes, tag("p", said)])
-    texts = source.compiled(view.results, before), source.compiled(view.results, after)
-    sentences = source.explained(*texts)
+    texts = source.compiled(before), source.compiled(after)
+    sentences = source.explained(before, after)
     parts: list[object] = [head, codes]
     if sentences:
         parts.append(tag("ul", [tag("li", text(one, 1000)) for one in sentences]))
     if all(texts):
-        parts.append(side_by_side(source.pairs(*texts)))
+        parts.append(side_by_side(source.pairs(*map(source.bare, texts))))
     else:
         parts.append(
             tag(

@@ -9,9 +9,10 @@ import numpy as np
 
 from dashboards.events import Event
 from dashboards.pages import data
-from dashboards.pages.markup import Markup, dim, join, page, percent, quantity, table, tag, text
+from dashboards.pages.markup import Markup, dim, join, page, quantity, table, tag, text
 from dashboards.pages.view import LEADING, MODEL_OR_NOT, Kernel, Status, View, event_path, kind_label
 from dashboards.series import COMPILERS, OK, STATES, Series
+from dashboards.text import change as percent
 
 UB_BYTES = 192 * 1024
 SHOWN_EVENTS = 6
@@ -288,11 +289,12 @@ def _ratio(view: View, row: int | None, base: int | None, better: str) -> Markup
         tag("b", said, class_=tone),
         " ",
         tag("span", quantity(value, one.unit), class_="dim"),
-        hazard if detail.findings else None,
+        [" ", hazard] if detail.findings else None,
     )
 
 
 def _hazards(view: View, shown: list[int], impls: list[str]) -> Markup | None:
+    """What executing each implementation found, once for each of them."""
     lines = []
     for impl in impls:
         seen: dict[str, list[str]] = {}
@@ -303,24 +305,15 @@ def _hazards(view: View, shown: list[int], impls: list[str]) -> Markup | None:
                     where = seen.setdefault(finding, [])
                     if one.case not in where:
                         where.append(one.case)
-        lines += [
-            tag(
-                "li",
-                tag("b", text(impl, 40)),
-                ": ",
-                text(finding, 400),
-                tag("span", f" ({', '.join(cases)})", class_="dim"),
-            )
-            for finding, cases in list(seen.items())[:4]
-        ]
+        if seen:
+            finding, cases = next(iter(seen.items()))
+            more = f"; {len(seen) - 1} more like it" if len(seen) > 1 else ""
+            where_text = tag("span", f" ({', '.join(cases)}{more})", class_="dim")
+            lines.append(tag("li", tag("b", text(impl, 40)), ": ", text(finding, 400), where_text))
     if not lines:
         return None
-    return tag(
-        "details",
-        tag("summary", f"⚠ Hazards found in the executed code ({len(lines)})"),
-        tag("ul", lines),
-        open=True,
-    )
+    said = f"⚠ Hazards found in the executed code of {len(lines)} implementations"
+    return tag("details", tag("summary", said), tag("ul", lines), open=True)
 
 
 def _latest(view: View, rows: Iterable[int], metric: str) -> dict[str, float]:

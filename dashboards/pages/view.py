@@ -26,10 +26,9 @@ MODEL_OR_NOT = ((True, "Modelled"), (False, "Measured"))
 def slug(*parts: str) -> str:
     """A file name that depends on nothing but `parts`, and differs where they differ."""
     words = [re.sub(r"[^a-z0-9_-]+", "-", part.lower()).strip("-")[:48] for part in parts]
-    name = ".".join(words)
     if words == list(parts) and all(parts):
-        return name
-    return f"{name}.{digest(*parts)[:8]}".lstrip(".")
+        return ".".join(words)
+    return ".".join([*filter(None, words), digest(*parts)[:8]])
 
 
 def digest(*parts: str) -> str:
@@ -251,3 +250,10 @@ def kind_label(event: Event) -> str:
     if event.kind == REGRESSION:
         return "slower" if event.metric in LEADING else "worse"
     return event.kind
+
+
+def state_of(event: Event) -> str:
+    """Whether somebody still has to act."""
+    if not event.open:
+        return "undone"
+    return "open" if event.kind in (REGRESSION, STATE) else "holds"
