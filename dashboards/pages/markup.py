@@ -138,13 +138,14 @@ def page(
         ("Compilers", "compilers.html"),
         ("Health", "health.html"),
     )
+    feed = None if alone else tag("a", "Feed", href=up + "feed.xml")
     nav = tag(
         "nav",
         tag("a", "ascend-perf", class_="brand", href=up + "index.html"),
         []
         if alone
         else [tag("a", n, href=up + at, aria_current="page" if at == here else None) for n, at in links],
-        None if alone else tag("a", "Feed", href=up + "feed.xml"),
+        feed,
         tag("button", "Theme", id="theme", type="button", title="light, dark or as the system (t)"),
         tag("button", "?", id="keys", type="button", title="keys (?)"),
         aria_label="pages",
