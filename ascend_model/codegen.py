@@ -443,8 +443,6 @@ class Generator:
                 self.loaded |= base.get(op.operands[0], set())
             elif op.name in ("hivm.hir.store", "memref.store"):
                 self.stored |= base.get(op.operands[1], set())
-                if op.enum("atomic_kind", "none") != "none":
-                    self.loaded |= set()
 
     def _finish_namespace(self) -> None:
         machine = self.machine
@@ -574,8 +572,11 @@ class Generator:
         kind = op.result_types[0]
         lo, hi = int_range(kind)
         expr = a.expr
-        if a.type == "i1" and not unsigned and kind != "i1":
-            self.bind(op, f"-1 if {expr} else 0", -1, 0)
+        if a.type == "i1" and kind != "i1":
+            self.bind(op, f"{1 if unsigned else -1} if {expr} else 0", 0 if unsigned else -1, 1 if unsigned else 0)
+            return
+        if a.type == "i1" and kind != "i1":
+            self.bind(op, f"{expr} + 0", a.lo, a.hi)  # a comparison's result becomes a number
             return
         if kind == "i1":
             self.bind(op, f"{expr} & 1", 0, 1)
@@ -666,7 +667,9 @@ class Generator:
             self.env[result] = Scalar(name, kind, *int_range(kind))
 
     def division(self, op: Op, name: str, x: str, y: str, a: Scalar, b: Scalar) -> None:
-        self.pending += ceil(self.costs["scalar.divide"]) - ceil(self.costs["scalar.alu"])
+        # a compiler turns a constant divisor into shifts and a product
+        key = "scalar.divide_constant" if b.lo == b.hi else "scalar.divide"
+        self.pending += ceil(self.costs[key]) - ceil(self.costs["scalar.alu"])
         kind = op.result_types[0]
         if name.endswith("ui"):
             mask = (1 << INT_BITS[kind]) - 1
@@ -686,6 +689,8 @@ class Generator:
         elif name == "divsi":
             if plain:
                 self.bind(op, f"{x} // {y}", a.lo // b.hi, a.hi // b.lo)
+            elif b.lo == b.hi and b.lo > 0:
+                self.bind(op, f"{x} // {y} if {x} >= 0 else -(-{x} // {y})", -(small // b.lo), small // b.lo)
             else:
                 self.bind(op, f"{x} // {y} if {x} >= 0 and {y} > 0 else _div({x}, {y})", -small, small)
         else:
@@ -784,12 +789,8 @@ class Generator:
             offset, sizes, strides = (
                 self.mixed(op, k, dynamic) for k in ("static_offsets", "static_sizes", "static_strides")
             )
-            base: int | str = 0
-            if source.space == "ub":
-                assert source.root_index is not None
-                base = self.allocs[source.root_index].lo * 8 // ELEMENT_BITS[source.elem]
             self.cost("scalar.address")
-            start = self.total([(offset[0], 1)], base)
+            start = self.total([(offset[0], 1)], self.base(source))
             self.env[op.results[0]] = Memory(
                 source.space, source.elem, source.root, start, tuple(sizes), tuple(strides), source.root_index
             )
@@ -818,21 +819,10 @@ class Generator:
             self.reshape(op, source, dynamic)
         elif name == "memory_space_cast":
             self.env[op.results[0]] = source
+        elif name == "extract_strided_metadata":
+            self.metadata(op, source)
         elif name == "view":
-            kind = memref_type(op.result_types[0])
-            assert kind
-            if source.space != "gm" or None in kind.shape or source.root_index is None:
-                raise unsupported(op, f"from {op.operand_types[0]}")
-            start = self.scalar(op.operands[1])
-            at = self.total([(start.lo if start.lo == start.hi else start.expr, 1)], source.offset)
-            width = kind.bits // 8
-            if not isinstance(at, int) or at % width:
-                raise unsupported(op, "at an offset known only at run time")
-            sizes = tuple(x for x in kind.shape if x is not None)
-            strides = tuple(x if x is not None else 1 for x in kind.strides)
-            self.env[op.results[0]] = Memory(
-                "gm", kind.element, source.root, at // width, sizes, strides, source.root_index
-            )
+            self.typed_view(op, source)
         elif name == "dim":
             axis = self.scalar(op.operands[1])
             size = source.sizes[axis.lo]
@@ -842,6 +832,43 @@ class Generator:
                 self.env[op.results[0]] = Scalar(size, "index", 0, (1 << 31) - 1)
         else:
             raise unsupported(op)
+
+    def typed_view(self, op: Op, source: Memory) -> None:
+        """Bytes of an argument from a constant offset on, as a dense buffer of another type."""
+        kind = memref_type(op.result_types[0])
+        assert kind
+        start = self.scalar(op.operands[1])
+        width = kind.bits // 8
+        fixed = start.lo == start.hi and isinstance(source.offset, int)
+        if source.space != "gm" or kind.static_bytes is None or source.root_index is None or not fixed:
+            raise unsupported(op, f"from {op.operand_types[0]}")
+        at = start.lo + int(source.offset)
+        if at % width:
+            raise unsupported(op, "at an odd address")
+        shape = tuple(x for x in kind.shape if x is not None)
+        strides = tuple(x for x in dense_strides(shape) if x is not None)
+        self.env[op.results[0]] = Memory(
+            "gm", kind.element, source.root, at // width, shape, strides, source.root_index
+        )
+
+    def base(self, source: Memory) -> int | str:
+        """Where the whole buffer of a memref starts, in its elements."""
+        if source.space != "ub":
+            return 0
+        if source.root_index is not None:
+            return self.allocs[source.root_index].lo * 8 // ELEMENT_BITS[source.elem]
+        name = self.fresh("o")
+        self.emit(f"{name} = {source.root}.lo * 8 // {ELEMENT_BITS[source.elem]}")
+        return name
+
+    def metadata(self, op: Op, source: Memory) -> None:
+        """A memref taken apart: its whole buffer, and offset, sizes and strides in it."""
+        base = self.base(source)
+        self.env[op.results[0]] = Memory(source.space, source.elem, source.root, base, (), (), source.root_index)
+        offset = self.total([(source.offset, 1), (base, -1)], 0)
+        for result, value in zip(op.results[1:], (offset, *source.sizes, *source.strides)):
+            bounds = (value, value) if isinstance(value, int) else (-(1 << 31), (1 << 31) - 1)
+            self.env[result] = Scalar(str(value), "index", *bounds)
 
     def pointer_bitcast(self, op: Op) -> None:
         """The start of an argument seen as another element type; offsets into it come later, in its own units."""

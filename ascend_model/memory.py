@@ -245,7 +245,7 @@ class Machine:
         self.atoms: list[Atom] = []
         self.by_address: dict[tuple[int, int], Alloc] = {}
         self.peak = 0
-        self.flags: dict[int, deque[tuple[int, list[int]]]] = {}
+        self.flags: dict[int, deque[tuple[int, list[int], int]]] = {}
         self.scalar_allocs: list[Alloc] = []
         self.seq = [0, 0, 0, 0]
         self.clock = [[0] * 4 for _ in range(4)]
@@ -314,6 +314,25 @@ class Machine:
                 -1,
             )
 
+    def cross_reads(self, root: Global) -> None:
+        """After a launch: elements that one program stored and another one loaded, in whatever order."""
+        if root.owner is None or root.reader is None:
+            return
+        # an element its writer had loaded before is the read-modify-write overlap, reported where it happens
+        mixed = (root.owner > 0) & (root.reader > 0) & (root.owner != root.reader)
+        count = int(np.count_nonzero(mixed))
+        if count:
+            at = int(np.flatnonzero(mixed)[0])
+            self.program = int(root.reader[at]) - 1
+            self.report(
+                "read-write race",
+                f"a program loads elements of {root.name} that another program stores: "
+                f"what it gets depends on which one runs first",
+                -1,
+                count,
+                f"element {at}, loaded by program {self.program}, stored by program {int(root.owner[at]) - 1}",
+            )
+
     def report(self, kind: str, message: str, place: int, count: int = 1, detail: str = "") -> None:
         """Keep one finding a kind, place and message; `detail` belongs to the first occurrence only."""
         entry = self.findings.get((kind, place, message))
@@ -376,6 +395,13 @@ class Machine:
         t = Tile()
         width = ELEMENT_BITS[elem] // 8 or 1
         t.root, t.elem, t.first, t.strides = root, elem, first, strides
+        if shape == (1,):
+            t.shape, t.n, t.bursts, t.nbytes = shape, 1, 1, width
+            t.lo = first * width
+            t.hi = t.lo + width
+            t.outside = not 0 <= first < root.count[elem]
+            t.arr = None if t.outside else root.numpy[elem][first : first + 1]
+            return t
         if len(shape) == 1:
             n = shape[0]
             if n < 0:
@@ -399,7 +425,7 @@ class Machine:
         if n == 0:
             t.lo = t.hi = 0
             t.outside = False
-            t.arr = np.empty(shape, NUMPY_TYPE[elem])
+            t.arr = np.empty(tuple(map(int, shape)), NUMPY_TYPE[elem])
             return t
         t.lo, t.hi = first * width, (first + span + 1) * width
         limit = root.count[elem]
@@ -445,7 +471,7 @@ class Machine:
                 if w[0] > c0 or w[1] > c1 or w[2] > c2 or w[3] > c3:
                     self.late(pipe, a, atom, "overwrites", place)
                 r = atom.r
-                if r[0] > c0 or r[1] > c1 or r[2] > c2 or r[3] > c3:
+                if r[1] > c1 or r[2] > c2 or r[3] > c3:
                     self.early(pipe, a, atom, place)
         for a in reads:
             for atom in a.atoms:
@@ -471,11 +497,12 @@ class Machine:
                     alloc.rd = alloc.wr = 0
 
     def clobbered(self, alloc: Alloc, atom: Atom, reader: str, place: int) -> None:
-        """Report a read of bytes that were last written through a buffer which only half overlaps this one."""
+        """Report a read of bytes that were last written through another buffer, which does not hold this one.
+
+        A narrower result may stand at the start of its operand, where the op is done in place.
+        """
         holder = atom.holder
-        if holder is None or (holder.lo <= alloc.lo and alloc.hi <= holder.hi):
-            return
-        if alloc.lo <= holder.lo and holder.hi <= alloc.hi:
+        if holder is None or holder.lo == alloc.lo or (holder.lo < alloc.lo and alloc.hi <= holder.hi):
             return
         self.report(
             "overlapping buffers",
@@ -499,22 +526,25 @@ class Machine:
                 )
 
     def early(self, pipe: int, a: Access, atom: Atom, place: int) -> None:
-        for q in range(4):
+        # A scalar read is over before the scalar pipe hands over any later op, so it needs no flag.
+        for q in (1, 2, 3):
             if atom.r[q] > self.clock[pipe][q]:
                 if q == pipe and atom.writer == place:
                     continue
                 what = "no barrier stands between" if q == pipe else f"{PIPES[pipe]} did not wait for {PIPES[q]}"
                 self.report(
                     "missing wait",
-                    f"{PIPES[pipe]} overwrites UB bytes {atom.lo}..{atom.hi}, which {PIPES[q]} may still read: {what}",
+                    f"{PIPES[pipe]} overwrites UB bytes {atom.lo}..{atom.hi}, "
+                    f"which {PIPES[q]} may still read: {what}",
                     place,
                 )
 
     def set_flag(self, ts: int, source: int, waiter: int, event: int) -> None:
         clock = self.clock[source]
         if source == S:
+            # the next scalar write belongs to the next flag
             for alloc in self.scalar_allocs:
-                alloc.rd = alloc.wr = 0
+                alloc.wr = 0
             up = ts
         else:
             issuer = self.clock[S]
@@ -533,7 +563,7 @@ class Machine:
         queue = self.flags.get(key)
         if queue is None:
             queue = self.flags[key] = deque()
-        queue.append((up, known))
+        queue.append((up, known, self.time.last[source]))
 
     def wait_flag(self, ts: int, source: int, waiter: int, event: int, place: int) -> int:
         queue = self.flags.get((source * 4 + waiter) * 16 + event)
@@ -543,7 +573,7 @@ class Machine:
                 f"{PIPES[waiter]} waits for flag {event} of {PIPES[source]}, which was not set, "
                 f"at {self.places[place]}, program {self.program}",
             )
-        up, (s, v, in_, out) = queue.popleft()
+        up, (s, v, in_, out), after = queue.popleft()
         clock = self.clock[waiter]
         if s > clock[0]:
             clock[0] = s
@@ -553,7 +583,7 @@ class Machine:
             clock[2] = in_
         if out > clock[3]:
             clock[3] = out
-        return self.time.wait_flag(ts, source, waiter, up)
+        return self.time.wait_flag(ts, source, waiter, up, after)
 
     def barrier(self, ts: int, pipe: int) -> int:
         clock = self.clock[pipe]
@@ -803,7 +833,7 @@ class Machine:
         pending = root.pending
         clock = self.clock[pipe]
         for lo, hi, q, seq, wrote, other in pending:
-            if lo < t.hi and t.lo < hi and (write or wrote):
+            if lo < t.hi and t.lo < hi and (wrote or (write and q != S)):
                 if q == pipe:
                     if q != MTE3 or seq <= self.stored_until:
                         continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import heapq
 import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -17,9 +18,9 @@ from ascend_model.costs import Costs, load_costs
 from ascend_model.memory import Fault, Finding, Global
 from ascend_model.parse import ParseError, parse
 from ascend_model.remembered import remembered
-from ascend_model.timeline import PIPES, Event, chrome_trace
+from ascend_model.timeline import PIPES, Event, chrome_trace, critical_path
 
-MAX_OPS = 20_000_000
+MAX_OPS = 50_000_000
 """IR ops one program may execute in loops before it counts as endless."""
 
 
@@ -43,11 +44,12 @@ class Simulation:
     bound_cycles: the time that moving the same bytes takes at full memory bandwidth
     busy, stalls: cycles of the slowest program by pipe and by cause
     findings:  hazards and faults, most of which do not change the result of this one run
+    critical_path: cycles of the slowest program by the pipe that held it up, and trace: both only when asked for
     """
 
     status: str
     message: str = ""
-    outputs: dict[str, Any] = field(default_factory=dict)
+    outputs: dict[str, Any] = field(default_factory=dict, repr=False)
     counts: dict[str, int] = field(default_factory=dict)
     cycles: int | None = None
     bound_cycles: int | None = None
@@ -55,12 +57,12 @@ class Simulation:
     stalls: dict[str, int] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
-    program_cycles: tuple[int, ...] = ()
+    program_cycles: tuple[int, ...] = field(default=(), repr=False)
     critical_path: dict[str, int] = field(default_factory=dict)
     executed_ops: int = 0
     model_version: str = ""
-    trace: dict[str, Any] | None = None
-    compiled: Compiled | None = None
+    trace: dict[str, Any] | None = field(default=None, repr=False)
+    compiled: Compiled | None = field(default=None, repr=False)
 
     @property
     def code(self) -> str:
@@ -77,7 +79,12 @@ def _program(generic: str, costs: Costs, trace: bool) -> tuple[Any, Generated]:
     key = (hashlib.sha256(generic.encode()).hexdigest(), costs.version, trace)
     found = _CACHE.get(key)
     if found is None:
-        made = generate(parse(generic).entry, costs.table(), trace)
+        module = parse(generic)
+        if len(module.entries) > 1:
+            raise Fault("unsupported: cube", "the kernel is split over cube and vector cores (tl.dot)")
+        if not module.entries:
+            raise Fault("unreadable IR", "no function is marked as a device entry")
+        made = generate(module.entry, costs.table(), trace)
         exec(compile(made.source, "<compiled kernel>", "exec"), made.namespace)
         found = _CACHE[key] = (made.namespace["program"], made)
         while len(_CACHE) > _CACHE_SIZE:
@@ -286,12 +293,14 @@ def _launch(
             per_program.append(cycles)
             for i, n in enumerate(ran):
                 blocks[i] += n
-            if cycles > slowest:
-                slowest = cycles
+            if slowest < 0 or cycles > per_program[slowest]:
+                slowest = block
                 busy = [ts - time.waiting, *time.busy[1:]]
                 stalls = dict(time.stalls)
             if trace:
                 events[block] = time.events
+    for root in roots:
+        machine.cross_reads(root)
     counts = _counts(made, blocks)
     findings = tuple(
         Finding(
@@ -320,9 +329,7 @@ def _launch(
     status, message = OK, ""
     if wrong:
         status, message = OUT_OF_BOUNDS, f"{wrong[0].message} at {wrong[0].place}, program {wrong[0].program}"
-    per_core = [0] * cores
-    for block, cycles in enumerate(per_program):
-        per_core[block % cores] += cycles
+    total = schedule(per_program, cores, math.ceil(table["program.dispatch"]))
     moved = counts["bytes_in"] + counts["bytes_out"]
     bound = math.ceil(moved / (table["target.memory_bandwidth"] / table["target.clock"]))
     numbers = not wrong or keep_numbers
@@ -331,16 +338,26 @@ def _launch(
         message,
         outputs,
         counts,
-        max(per_core) if numbers else None,
+        total if numbers else None,
         bound if numbers else None,
         dict(zip(PIPES, busy)) if numbers else {},
         stalls if numbers else {},
         findings,
         program_cycles=tuple(per_program) if numbers else (),
+        critical_path=critical_path(events[slowest], per_program[slowest]) if trace and numbers else {},
         executed_ops=executed,
         model_version=version,
         trace=chrome_trace(events, table["target.clock"], "modelled") if trace else None,
     )
+
+
+def schedule(per_program: Sequence[int], cores: int, dispatch: int) -> int:
+    """Cycles until all programs are done: each goes, in order, to the core that is free first."""
+    free = [0] * cores
+    for i, cycles in enumerate(per_program):
+        start = max(heapq.heappop(free), i * dispatch)
+        heapq.heappush(free, start + cycles)
+    return max(free)
 
 
 def _counts(made: Generated, blocks: Sequence[int]) -> dict[str, int]:

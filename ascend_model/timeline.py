@@ -44,12 +44,16 @@ class Timeline:
         self.stalls: dict[str, int] = {}
         self.waiting = 0
         self.events: list[Event] = []
+        # by pipe: its last event, and the event that decides when it is free
         self.last = [-1, -1, -1, -1]
+        self.cause = [-1, -1, -1, -1]
 
     def issue(self, ts: int, pipe: int, occupied: int, latency: int, name: str, place: str) -> int:
+        """Hand an op to a pipe at `ts`; returns the scalar pipe's time after that."""
         ts += self.issue_cost
         start = self.free[pipe]
-        if ts > start:
+        late = ts > start
+        if late:
             start = ts
         end = start + occupied
         self.free[pipe] = end
@@ -58,28 +62,33 @@ class Timeline:
             self.done[pipe] = end_of_result
         self.busy[pipe] += occupied
         if self.trace:
-            self.last[pipe] = len(self.events)
-            self.events.append(Event(pipe, name, place, start, end, end_of_result, -1))
+            after = self.cause[S] if late else self.cause[pipe]
+            self.last[pipe] = self.cause[pipe] = len(self.events)
+            self.events.append(Event(pipe, name, place, start, end, end_of_result, after))
         return ts
 
     def stall(self, cause: str, cycles: int) -> None:
         self.stalls[cause] = self.stalls.get(cause, 0) + cycles
 
-    def wait_flag(self, ts: int, source: int, waiter: int, up: int) -> int:
+    def wait_flag(self, ts: int, source: int, waiter: int, up: int, event: int) -> int:
+        """A pipe waits for a flag that is up at `up`, set after `event`."""
         if waiter == S:
-            if up > ts:
-                self.stall(f"S waits for {PIPES[source]}", up - ts)
-                self.waiting += up - ts
-                if self.trace:
-                    self.events.append(Event(S, f"wait for {PIPES[source]}", "", ts, up, up, self.last[source]))
-                return up
-            return ts
+            if up <= ts:
+                return ts
+            self.stall(f"S waits for {PIPES[source]}", up - ts)
+            self.waiting += up - ts
+            if self.trace:
+                self.cause[S] = len(self.events)
+                self.events.append(Event(S, f"wait for {PIPES[source]}", "", ts, up, up, event))
+            return up
         now = self.free[waiter]
         if ts > now:
             now = ts
         if up > now:
             self.stall(f"{PIPES[waiter]} waits for {PIPES[source]}", up - now)
             self.free[waiter] = up
+            if self.trace:
+                self.cause[waiter] = event
         return ts
 
     def barrier(self, ts: int, pipe: int) -> int:
@@ -94,8 +103,36 @@ class Timeline:
         if end > ts:
             self.stall("barrier over all pipes", end - ts)
             self.waiting += end - ts
+            if self.trace:
+                pipe = max((V, MTE2, MTE3), key=lambda p: self.done[p])
+                self.cause[S] = len(self.events)
+                self.events.append(Event(S, "wait for all pipes", "", ts, end, end, self.last[pipe]))
         self.free = [end] * 4
+        if self.trace:
+            self.cause = [self.cause[S]] * 4
         return end
+
+
+def critical_path(events: list[Event], total: int) -> dict[str, int]:
+    """Cycles of a program by the pipe that nothing could have overtaken, from the end back to the start.
+
+    What lies between an op's start and the end of the op it waited for is the scalar pipe's own time.
+    """
+    found = dict.fromkeys(PIPES, 0)
+    at = total
+    index = max(range(len(events)), key=lambda i: events[i].done, default=-1)
+    while index >= 0:
+        event = events[index]
+        if event.pipe == S:
+            # a wait takes no time of its own: go on with what it waited for
+            index = event.after
+            continue
+        found["S"] += max(0, at - event.done)
+        found[PIPES[event.pipe]] += max(0, min(at, event.done) - event.start)
+        at = min(at, event.start)
+        index = event.after
+    found["S"] += at
+    return found
 
 
 def chrome_trace(programs: dict[int, list[Event]], clock_ghz: float, title: str) -> dict[str, Any]:

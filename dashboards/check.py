@@ -43,6 +43,7 @@ from dashboards.series import (
     STATES,
     WRONG,
     Series,
+    headline,
     worse,
 )
 from dashboards.text import change, markdown, plain, value
@@ -58,6 +59,9 @@ FIXED = "works again"
 
 FAILING = (WRONG, COMPILE_FAILED, CRASHED, BUILD_FAILED)
 FORMATS = ("text", "markdown", "json", "junit", "github")
+
+# A comment on a pull request holds 65 536 characters.
+MOST_ROWS = 40
 
 # One point alone has to be this many standard deviations off.
 ALONE = 4.0
@@ -123,7 +127,7 @@ class Report:
             NOTHING_WORSE: "nothing worse",
             REGRESSED: "regression",
             FAILED: "wrong or failed",
-            NOTHING_MEASURED: "nothing measured",
+            NOTHING_MEASURED: "nothing to compare with" if self.measured else "nothing measured",
             UNUSABLE: "cannot be checked",
         }[self.exit_code]
         states = ", ".join(f"{count} {state}" for state, count in self.states.items() if count)
@@ -143,20 +147,19 @@ def check(
     thresholds = thresholds or {}
     at = history.column(head)
     problems = [f"{plain(one.path)}: {plain(one.reason)}" for one in history.problems]
-    if at is None:
+    if at is None or (history.state[:, at] == STATE_CODE[NOT_RUN]).all():
         return Report(base or "", head, NOTHING_MEASURED, 0, 0, {}, (), (*problems, f"no results of {head[:12]}"))
-    before = history.column(base) if base else None
-    end = at - 1 if base is None else _base_column(history, base, before, at, problems)
+    end = at - 1 if base is None else _base_column(history, base, at, problems)
     findings = []
     measured = compared = 0
     states = dict.fromkeys(STATES, 0)
     verdicts = _measured_verdicts(history, at, end, thresholds, follow=base is None)
     for row, series in enumerate(history.series):
-        then = _base_point(history, row, end, exact=base is not None and before is not None)
+        then = _base_point(history, row, end)
         state = history.state_name(row, at)
         states[state] += 1
         has_value = not math.isnan(history.value[row, at])
-        measured += has_value
+        measured += has_value and history.role(row) != "twin"
         earlier = history.state_name(row, then) if then is not None else NOT_RUN
         found = _state_verdict(history, row, at, earlier, state)
         if found is None and has_value and then is not None and earlier == OK:
@@ -170,31 +173,51 @@ def check(
         states = {}
     findings = _one_per_state(findings)
     findings.sort(key=lambda one: (not one.alarm, one.verdict, -abs(one.size) if one.size == one.size else 0))
-    code = _exit_code(findings, states, measured, require_all)
+    if measured and not compared:
+        problems.append(_why_not_compared(history, at, end))
+    code = _exit_code(findings, states, compared, require_all)
     return Report(base or "", head, code, compared, measured, states, tuple(findings), tuple(problems))
 
 
-def _base_column(history: History, base: str, before: int | None, at: int, problems: list[str]) -> int:
-    """Last column that counts as the base; the newest measured commit before the head stands in for it."""
-    if before is not None:
-        if before >= at:
-            problems.append("the base is not before the head")
-            return at - 1
-        return before
-    if at == 0:
+def _why_not_compared(history: History, at: int, end: int) -> str:
+    """What keeps the head's values apart from all earlier ones."""
+
+    def labels(columns: slice) -> set[str]:
+        ran = ~np.isnan(history.value[:, columns]).all(axis=1)
+        return {
+            f"{history.series[row].environment.label} on {history.series[row].machine}"
+            for row in np.flatnonzero(ran)
+        }
+
+    now, then = labels(slice(at, at + 1)), labels(slice(0, end + 1))
+    if not then:
+        return "there is nothing to compare with yet"
+    return (
+        f"the head was measured with {'; '.join(sorted(now))}, what came before with {'; '.join(sorted(then))}: "
+        "another compiler or machine is another series"
+    )
+
+
+def _base_column(history: History, base: str, at: int, problems: list[str]) -> int:
+    """Last column that counts as the base; a base without results is stood in for by what came before it."""
+    column = history.column(base)
+    if column is None or column >= at:
+        problems.append(f"the base {base[:12]} is not before the head")
+        return -1
+    ran = (history.state != STATE_CODE[NOT_RUN]).any(axis=0)
+    if ran[column]:
+        return column
+    earlier = np.flatnonzero(ran[:column])
+    if not earlier.size:
         problems.append(f"no results of the base {base[:12]}, nor of anything before it")
         return -1
-    stand_in = history.commits[at - 1].hash
+    stand_in = history.commits[int(earlier[-1])].hash
     problems.append(f"no results of the base {base[:12]}: compared with {stand_in[:12]}, the last before it")
-    return at - 1
+    return int(earlier[-1])
 
 
-def _base_point(history: History, row: int, end: int, *, exact: bool) -> int | None:
-    """Column to compare with: the base itself, or the last commit before where the series ran."""
-    if end < 0:
-        return None
-    if exact:
-        return end
+def _base_point(history: History, row: int, end: int) -> int | None:
+    """Last column up to the base where the series ran."""
     ran = np.flatnonzero(history.state[row, : end + 1] != STATE_CODE[NOT_RUN])
     return int(ran[-1]) if ran.size else None
 
@@ -371,19 +394,26 @@ def _one_per_state(findings: Sequence[Finding]) -> list[Finding]:
     return list(kept.values())
 
 
-def _exit_code(findings: Sequence[Finding], states: Mapping[str, int], measured: int, require_all: bool) -> int:
+def _exit_code(findings: Sequence[Finding], states: Mapping[str, int], compared: int, require_all: bool) -> int:
     alarms = [one for one in findings if one.alarm]
     missing = [one for one in findings if one.verdict == MISSING and one.role != "twin"]
     if any(one.verdict == STATE for one in alarms) or (require_all and missing):
         return FAILED
     if alarms:
         return REGRESSED
-    if not measured:
+    if not compared:
         return FAILED if any(states.get(state, 0) for state in FAILING) else NOTHING_MEASURED
     return NOTHING_WORSE
 
 
-def confirm(report: Report, rerun: Rerun, rounds: int, *, thresholds: Mapping[str, float]) -> Report:
+def confirm(
+    report: Report,
+    rerun: Rerun,
+    rounds: int,
+    *,
+    thresholds: Mapping[str, float],
+    require_all: bool = False,
+) -> Report:
     """Decides the measured alarms and suspects of a report anew, from pairs run one after the other.
 
     The order within a pair changes from round to round, so that a drift of the machine cancels.
@@ -412,7 +442,7 @@ def confirm(report: Report, rerun: Rerun, rounds: int, *, thresholds: Mapping[st
             findings.append(replace(one, reason=f"{one.reason}; not confirmed: {words}"))
         else:
             findings.append(replace(one, verdict=verdict or NOT_CONFIRMED, size=size, reason=words))
-    code = _exit_code(findings, report.states, report.measured, False)
+    code = _exit_code(findings, report.states, report.compared, require_all)
     return replace(report, findings=tuple(findings), exit_code=code)
 
 
@@ -493,10 +523,25 @@ def _line(one: Finding) -> str:
     return f"{one.verdict}: {plain(one.title)}{twin}: {what}{reason} [{plain(one.machine)}]"
 
 
+def _folded(findings: Sequence[Finding]) -> list[Finding]:
+    """One finding a launch and verdict for people: its time if that moved, with the number of other metrics."""
+    groups: dict[tuple[object, ...], list[Finding]] = {}
+    for one in findings:
+        suite = one.benchmark.rpartition(".")[0]
+        key = (one.verdict, one.role, suite, one.params, one.machine, one.environment)
+        groups.setdefault(key, []).append(one)
+    folded = []
+    for some in groups.values():
+        first = min(some, key=lambda one: (not headline(one.unit), not math.isfinite(one.size)))
+        more = f"and {len(some) - 1} more metrics" if len(some) > 1 else ""
+        folded.append(replace(first, reason="; ".join(filter(None, (first.reason, more)))))
+    return folded
+
+
 def _as_text(report: Report) -> str:
     base = f", base {report.base[:12]}" if report.base else ""
     lines = [report.summary, f"head {report.head[:12]}{base}"]
-    lines += [("! " if one.alarm else "  ") + _line(one) for one in report.findings]
+    lines += [("! " if one.alarm else "  ") + _line(one) for one in _folded(report.findings)]
     if report.problems:
         lines += ["left out or noted:", *(f"  {plain(one, 300)}" for one in report.problems)]
     return "\n".join(lines)
@@ -509,13 +554,13 @@ def _as_markdown(report: Report) -> str:
         f"Head `{plain(report.head)[:12]}`" + (f", base `{plain(report.base)[:12]}`" if report.base else "")
     )
     for title, some in (
-        ("To be looked at", [one for one in report.findings if one.alarm]),
-        ("For information", [one for one in report.findings if not one.alarm]),
+        ("To be looked at", [one for one in _folded(report.findings) if one.alarm]),
+        ("For information", [one for one in _folded(report.findings) if not one.alarm]),
     ):
         if not some:
             continue
         lines += ["", f"#### {title}", "", "| | benchmark | base | head | change | why |", "|-|-|-|-|-|-|"]
-        for one in some:
+        for one in some[:MOST_ROWS]:
             number = one.size == one.size
             twin, modelled = " (twin)" * (one.role == "twin"), ", modelled" * one.modelled
             cells = [
@@ -527,9 +572,13 @@ def _as_markdown(report: Report) -> str:
                 one.reason,
             ]
             lines.append("| " + " | ".join(markdown(cell) for cell in cells) + " |")
+        if len(some) > MOST_ROWS:
+            lines += ["", f"and {len(some) - MOST_ROWS} more"]
     if report.problems:
         lines += ["", "<details><summary>Left out or noted</summary>", ""]
-        lines += [f"- {markdown(one, 300)}" for one in report.problems]
+        lines += [f"- {markdown(one, 300)}" for one in report.problems[:MOST_ROWS]]
+        if len(report.problems) > MOST_ROWS:
+            lines += [f"- and {len(report.problems) - MOST_ROWS} more"]
         lines += ["", "</details>"]
     return "\n".join(lines)
 
@@ -568,7 +617,7 @@ def _as_junit(report: Report) -> str:
         ElementTree.SubElement(case, "error", message=_xml(report.summary))
     for one in report.findings:
         case = ElementTree.SubElement(
-            suite, "testcase", classname=_xml(one.benchmark), name=_xml(plain(one.title))
+            suite, "testcase", classname=_xml(plain(one.benchmark)), name=_xml(plain(one.title))
         )
         if one.alarm:
             ElementTree.SubElement(case, "failure", type=one.verdict, message=_xml(_line(one)))
@@ -592,10 +641,14 @@ def _xml(text: str) -> str:
 
 def _as_github(report: Report) -> str:
     lines = []
-    for one in report.findings:
+    findings = _folded(report.findings)
+    for one in findings[:MOST_ROWS]:
         level = "error" if one.alarm else "warning" if one.verdict in (MISSING, SUSPECT, STILL) else "notice"
         lines.append(f"::{level} title={_property(one.verdict)}::{_message(_line(one))}")
-    for problem in report.problems:
+    left = max(len(findings) - MOST_ROWS, 0) + max(len(report.problems) - MOST_ROWS, 0)
+    if left:
+        lines.append(f"::notice title=more::{left} more in the other formats of this report")
+    for problem in report.problems[:MOST_ROWS]:
         lines.append(f"::notice title=left out::{_message(plain(problem, 300))}")
     level = "notice" if report.exit_code == NOTHING_WORSE else "error"
     lines.append(f"::{level} title=ascend-perf check::{_message(report.summary)}")
@@ -673,7 +726,8 @@ def _checked(args: argparse.Namespace) -> Report:
         config = args.config or args.repo / "asv.conf.json"
         if not config.is_file():
             raise CheckError(f"no asv configuration to confirm with: {config}")
-        report = confirm(report, asv_rerun(config.resolve()), args.confirm, thresholds=thresholds)
+        rerun = asv_rerun(config.resolve())
+        report = confirm(report, rerun, args.confirm, thresholds=thresholds, require_all=args.require_all)
     return report
 
 

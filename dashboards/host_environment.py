@@ -80,7 +80,8 @@ class HostEnvironment(environment.Environment):
         given = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
         inherited = [p for p in sys.path if os.path.basename(p) in ("site-packages", "dist-packages")]
         tool = str(Path(__file__).resolve().parent.parent)
-        lines = [f"import site; site.addsitedir({p!r})\n" for p in dict.fromkeys([*inherited, *given, tool])]
+        # This suite first: an installed copy, editable ones too, may be another version of it.
+        lines = [f"import site; site.addsitedir({p!r})\n" for p in dict.fromkeys([tool, *inherited, *given])]
         # The name sorts behind the environment's own packages, so the commit's kernels win.
         (own / "zz-host.pth").write_text("".join(lines))
         pip = Path(self._path, "bin", "pip")  # asv asks for it before it believes in an environment

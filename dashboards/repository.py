@@ -78,7 +78,11 @@ def is_shallow(repo: str | Path) -> bool:
 def first_parents(repo: str | Path, revision: str = "HEAD") -> list[Commit]:
     """Commits of the first-parent line that ends at `revision`, oldest first."""
     tip = resolve(repo, revision)
-    text = git(repo, "log", "--first-parent", "-z", "--format=%H%x00%an%x00%ct%x00%s", tip, "--")
+    return _commits(git(repo, "log", "--first-parent", "-z", "--format=%H%x00%an%x00%ct%x00%s", tip, "--"))
+
+
+def _commits(text: str) -> list[Commit]:
+    """Commits of a log, oldest first."""
     fields = text.split("\0")
     rows = [fields[at : at + 4] for at in range(0, len(fields) - 3, 4)]
     return [Commit(h, subject, author, _milliseconds(when)) for h, author, when, subject in reversed(rows)]
@@ -90,6 +94,49 @@ def line_through(repo: str | Path, base: str, head: str) -> list[Commit]:
     ours = git(repo, "rev-list", "--first-parent", resolve(repo, head), "^" + resolve(repo, base), "--")
     wanted = set(ours.split())
     return before + [commit for commit in first_parents(repo, head) if commit.hash in wanted]
+
+
+def line_between(repo: str | Path, good: str, bad: str, paths: Sequence[str] = ()) -> list[list[Commit]]:
+    """First-parent commits after `good` up to `bad`, oldest first, in groups that leave `paths` as they are.
+
+    Each group begins with a commit that changes `paths`, the first one with `good`; without paths every commit
+    is a group of its own.
+    """
+    text = git(repo, "log", "--first-parent", "-z", "--format=%H%x00%an%x00%ct%x00%s", bad, "^" + good, "--")
+    touching = (
+        set(git(repo, "rev-list", "--first-parent", bad, "^" + good, "--", *paths).split()) if paths else None
+    )
+    groups = [[commit_of(repo, good)]]
+    for commit in _commits(text):
+        if touching is None or commit.hash in touching:
+            groups.append([commit])
+        else:
+            groups[-1].append(commit)
+    return groups
+
+
+def commit_of(repo: str | Path, revision: str) -> Commit:
+    """One commit with its subject and author."""
+    text = git(repo, "log", "-1", "-z", "--format=%H%x00%an%x00%ct%x00%s", resolve(repo, revision), "--")
+    return _commits(text)[0]
+
+
+def parents(repo: str | Path, commit: str) -> list[str]:
+    """Parents of a commit, first parent first."""
+    return git(repo, "rev-list", "--parents", "-n", "1", commit, "--").split()[1:]
+
+
+def is_ancestor(repo: str | Path, older: str, newer: str) -> bool:
+    """Whether `newer` contains `older`."""
+    return merge_base(repo, older, newer) == older
+
+
+def merge_base(repo: str | Path, one: str, other: str) -> str:
+    """The best common ancestor, empty where there is none."""
+    try:
+        return git(repo, "merge-base", one, other).split()[0]
+    except RepositoryError:
+        return ""
 
 
 def exists(repo: str | Path, hashes: Sequence[str]) -> set[str]:

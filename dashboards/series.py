@@ -74,6 +74,11 @@ class Series:
         return self.modelled
 
     @property
+    def of_host(self) -> bool:
+        """Time of the code around a kernel, which changes while the compiled kernel does not."""
+        return self.metric.startswith("host")
+
+    @property
     def op(self) -> str:
         """The op's name; for a suite that is neither modelled nor measured, the class's own name."""
         name = self.suite.rpartition(".")[2]
@@ -110,6 +115,11 @@ def direction_of(unit: str) -> str:
     """`higher` for rates and fractions of a roof, `lower` for everything else."""
     plain = unit.replace("(modelled)", "").strip().lower()
     return "higher" if plain.endswith("/s") or plain.startswith("fraction of roof") else "lower"
+
+
+def headline(unit: str) -> bool:
+    """Whether a unit is one of time or cycles: what the other metrics of a launch explain."""
+    return unit.removesuffix("(modelled)").strip() in ("cycles", "ns", "us", "ms", "s", "seconds")
 
 
 def worse(size: float, direction: str) -> bool:

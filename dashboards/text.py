@@ -6,7 +6,7 @@ import math
 import re
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-_MARKDOWN = re.compile(r"([\\`*_{}\[\]<>()#+!|~@&$-])")
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+!|~@$-])")
 
 
 def plain(text: str, limit: int = 200) -> str:
@@ -17,7 +17,8 @@ def plain(text: str, limit: int = 200) -> str:
 
 def markdown(text: str, limit: int = 200) -> str:
     """Text as Markdown that shows just that text, in a table cell too."""
-    return _MARKDOWN.sub(r"\\\1", plain(text, limit))
+    entities = plain(text, limit).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return _MARKDOWN.sub(r"\\\1", entities)
 
 
 def value(number: float | None, unit: str = "") -> str:

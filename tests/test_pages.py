@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ascend_model.compile import Compiled
 from dashboards import cli
 from dashboards.pages import build, data, example, kernel, markup, serve, source
 from dashboards.pages.view import slug
@@ -356,25 +357,29 @@ def test_commands_are_safe_in_a_shell(hostile_site):
                 assert words[:1] == ["ascend-perf"] and ";" not in words
 
 
-def test_compiled_code_is_shown_side_by_side(plain, tmp_path):
-    import gzip
+def test_compiled_code_is_shown_side_by_side_with_its_explanation(plain, tmp_path, monkeypatch):
+    from ascend_model import explain
 
-    results = tmp_path / "results"
-    shutil.copytree(plain.results, results)
-    (results / "code").mkdir()
-    for name, line in (("c0de" * 4, "hivm.hir.vadd"), ("0123456789abcdef", "memref.load scalar")):
-        text = f"func.func @k\n{line}\nreturn\n"
-        (results / "code" / f"{name}.txt.gz").write_bytes(gzip.compress(text.encode()))
-    site = built(page_history.Place(tmp_path, plain.commits), tmp_path / "site", repo=plain.repo)
+    kept = {"c0de" * 4: "hivm.hir.vadd", "0123456789abcdef": "memref.load scalar"}
+    source._kept.cache_clear()
+
+    def load(code):
+        text = f"func.func @k\n{kept[code]}\nreturn\n"
+        return explain.Side(Compiled("ok", "", "k", "Ascend910B1", "1.2.0", "3.2.0", linalg=text, code=code))
+
+    said = explain.Explanation(("the <b>loads</b> became scalar",), (), True)
+    monkeypatch.setattr(explain, "load", load)
+    monkeypatch.setattr(explain, "explain_codes", lambda before, after: said)
+    site = built(plain, tmp_path / "site", repo=plain.repo)
     page = next(p for p in event_pages(site).values() if "cycles modelled" in p.text)
     assert "hivm.hir.vadd memref.load scalar" in page.text
+    assert "the <b>loads</b> became scalar" in page.text
+    source._kept.cache_clear()
 
 
-def test_names_of_compiled_code_are_no_paths(tmp_path):
-    (tmp_path / "results" / "code").mkdir(parents=True)
-    (tmp_path / "secret.txt.gz").write_bytes(b"")
-    assert source.compiled(tmp_path / "results", "../../secret") == ""
-    assert source.compiled(tmp_path / "results", "/etc/passwd") == ""
+@pytest.mark.parametrize("code", ["../../secret", "/etc/passwd", "..", "", "+", "c0de" * 3])
+def test_names_of_compiled_code_are_no_paths(code):
+    assert source.compiled(code) == ""
 
 
 @pytest.mark.parametrize(

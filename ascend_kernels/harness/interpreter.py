@@ -31,7 +31,9 @@ def enable_on_cpu() -> None:
 
 
 def mend() -> None:
-    """fp32 -> bf16 rounds to nearest even (stock: truncates); a bf16 dot uses the values (stock: raw bits)."""
+    """fp32 -> bf16 rounds to nearest even (stock: truncates); a bf16 dot uses the values (stock: raw bits);
+    integer sums keep their type (stock: numpy widens them, and a store then writes past the tensor);
+    triton-ascend's insert_slice, extract_slice and gather run (stock: they do not)."""
     import numpy as np
     import torch
     import triton.language as tl
@@ -62,7 +64,27 @@ def mend() -> None:
         return dot(self, widened(a), widened(b), *rest)
 
     builder.create_dot = dot_of_values
+    for reduction in (interpreter.ReduceOps, interpreter.ScanOps):
+        reduction.to_tensor = _keeping_type(interpreter, reduction.to_tensor)
+    if not hasattr(builder, "create_gather"):
+
+        def gathered(self, source, index, axis):
+            values = np.take_along_axis(source.data, index.data.astype(np.int64), axis)
+            return interpreter.TensorHandle(values, source.dtype.scalar)
+
+        builder.create_gather = gathered
     _watch_accesses(interpreter, builder)
+    if hasattr(tl, "insert_slice"):
+        tl.insert_slice, tl.extract_slice = _insert_slice, _extract_slice
+
+
+def _keeping_type(interpreter: Any, to_tensor: Callable[..., Any]) -> Callable[..., Any]:
+    def kept(self, values, dtype):
+        if getattr(values, "shape", ()):
+            values = values.astype(interpreter._get_np_dtype(dtype), copy=False)
+        return to_tensor(self, values, dtype)
+
+    return kept
 
 
 class OutOfBounds(IndexError):
@@ -145,3 +167,26 @@ def _watch_accesses(interpreter: Any, builder: Any) -> None:
 
     builder.create_masked_load, builder.create_masked_store = checked_load, checked_store
     builder.create_atomic_rmw, builder.create_atomic_cas = checked_rmw, checked_cas
+
+
+def _insert_slice(full, part, offsets, sizes, strides):
+    values = full.handle.data.copy()
+    values[_slices(offsets, sizes, strides)] = part.handle.data
+    return _like(full, values)
+
+
+def _extract_slice(full, offsets, sizes, strides):
+    return _like(full, full.handle.data[_slices(offsets, sizes, strides)].copy())
+
+
+def _like(tensor, values):
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    scalar = tensor.type.scalar
+    return tl.tensor(interpreter.TensorHandle(values, scalar), tl.block_type(scalar, list(values.shape)))
+
+
+def _slices(offsets, sizes, strides):
+    starts = [int(o if isinstance(o, int) else o.handle.data.item()) for o in offsets]
+    return tuple(slice(o, o + (n - 1) * s + 1, s) for o, n, s in zip(starts, sizes, strides))

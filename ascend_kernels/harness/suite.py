@@ -109,7 +109,15 @@ def modelled_cases(op: Op) -> list[str]:
     which = os.environ.get("ASCEND_PERF_CASES", "quick")
     if which == "all":
         return list(op.cases)
-    return op.timed_cases() if which == "timed" else op.quick_cases()
+    found = op.timed_cases() if which == "timed" else op.quick_cases()
+    one = os.environ.get("ASCEND_PERF_CASE")
+    return [*found, one] if one in op.cases and one not in found else found
+
+
+def wanted(case: str, impl: str) -> bool:
+    """Whether `ASCEND_PERF_CASE` and `ASCEND_PERF_IMPL`, one id each, leave this in."""
+    only = os.environ.get("ASCEND_PERF_CASE"), os.environ.get("ASCEND_PERF_IMPL")
+    return only[0] in (None, "", case) and only[1] in (None, "", impl)
 
 
 def _modelled_metrics() -> dict[str, str]:
@@ -178,6 +186,8 @@ def _prepare(
     entries = {}
     for case in cases:
         for impl in op.calls():
+            if not wanted(case, impl):
+                continue
             # Written first, so that a death of this process is on record too.
             _record(op, "Modelled", case, impl, {"state": CRASHED, "reason": "the process ended before a verdict"})
             entries[case, impl] = entry = _guarded(entry_of, op, case, impl)
@@ -243,7 +253,8 @@ def _measure_all(op: Op) -> dict[tuple[str, str], dict[str, Any]]:
     place = device.kind()
     for case in op.timed_cases():
         right = {}
-        for impl, call in op.calls().items():
+        calls = {impl: call for impl, call in op.calls().items() if wanted(case, impl)}
+        for impl, call in calls.items():
             _record(op, "Measured", case, impl, {"state": CRASHED, "reason": "the process ended before a verdict"})
             entries[case, impl] = _guarded(lambda o, c, i: _entry(verify(o, c, i)), op, case, impl)
             if entries[case, impl]["state"] == OK:
@@ -259,7 +270,7 @@ def _measure_all(op: Op) -> dict[tuple[str, str], dict[str, Any]]:
                 metric: {"samples": list(getattr(one, kind)), "number": one.number}
                 for metric, (kind, _) in MEASURED.items()
             }
-        for impl in op.calls():
+        for impl in calls:
             _record(op, "Measured", case, impl, entries[case, impl])
     return entries
 

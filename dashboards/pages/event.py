@@ -310,8 +310,8 @@ def _code(view: View, event: Event) -> Markup:
     if before == after:
         said = "The compiled code is the same at both commits: the machine, the driver or the model changed."
         return join([head, codes, tag("p", said)])
-    texts = source.compiled(view.results, before), source.compiled(view.results, after)
-    sentences = source.explained(*texts)
+    texts = source.compiled(before), source.compiled(after)
+    sentences = source.explained(before, after)
     parts: list[object] = [head, codes]
     if sentences:
         parts.append(tag("ul", [tag("li", text(one, 1000)) for one in sentences]))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
-import gzip
 import re
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,35 +60,35 @@ def own_files(changed: Sequence[str], kernel: Kernel) -> list[str]:
     return own or [name for name in code if kernel.family in Path(name).parts[:-1]]
 
 
-def compiled(results: Path | None, code: str) -> str:
-    """The compiler's output of one launch or several, as the results folder keeps it; empty where it does not."""
-    texts = [_kept(results, part) for part in code.split("+")] if results else []
+def compiled(code: str) -> str:
+    """The compiler's output of one launch or several, from the compiler's cache; empty where it is not kept."""
+    texts = [_kept(part) for part in code.split("+")]
     return "\n".join(texts) if all(texts) else ""
 
 
 @functools.lru_cache(maxsize=64)
-def _kept(results: Path, name: str) -> str:
+def _kept(name: str) -> str:
     if not CODE.match(name):
         return ""
     try:
-        with gzip.open(results / "code" / f"{name}.txt.gz") as file:
-            return file.read(MAX_CODE_BYTES).decode("utf-8", "replace")
-    except (OSError, EOFError, zlib.error):
+        from ascend_model.explain import load
+    except ImportError:
         return ""
+    found = load(name)
+    return found.compiled.linalg[:MAX_CODE_BYTES] if found else ""
 
 
 def explained(before: str, after: str) -> list[str]:
-    """Sentences of `ascend_model.explain`, none where it is not there or cannot tell."""
-    if not before or not after:
-        return []
+    """Sentences of `ascend_model.explain` on two code hashes, none where the compiled kernels are not here."""
     try:
-        from ascend_model.explain import explain
+        from ascend_model.explain import explain_codes
     except ImportError:
         return []
     try:
-        return [str(one) for one in explain(before, after)]
+        found = explain_codes(before, after)
     except (ValueError, KeyError, IndexError, TypeError) as error:
         return [f"The difference cannot be explained: {error}"]
+    return list(found.sentences) if found else []
 
 
 def bare(code: str) -> str:

@@ -1,0 +1,72 @@
+"""Words of the user's kernel for a place that compiled code points to.  They are quoted, never executed."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+
+Lines = Callable[[str, int], str]
+"""(file, line) -> the text of that line, "" when it is not known."""
+
+LONGEST = 160
+"""Characters of a line that are quoted."""
+
+
+def line_of(file: str, line: int) -> str:
+    """A line of a Python file, as locations name it: absolute, or relative to an entry of the import path."""
+    lines = _read(file, tuple(sys.path))
+    return lines[line - 1].rstrip() if 0 < line <= len(lines) else ""
+
+
+def shortened(text: str) -> str:
+    """A line as it is quoted: without its indent, and not longer than a reader wants."""
+    text = " ".join(text.split())
+    return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
+
+
+@lru_cache(maxsize=64)
+def _read(file: str, path: tuple[str, ...]) -> tuple[str, ...]:
+    parts = file.replace("\\", "/").split("/")
+    if not file.endswith(".py") or ".." in parts:
+        return ()
+    for root in ("",) if os.path.isabs(file) else path:
+        try:
+            with open(os.path.join(root, file), encoding="utf-8", errors="replace") as text:
+                return tuple(text.read().splitlines())
+        except OSError:
+            continue
+    return ()
+
+
+def mask_at(text: str, column: int) -> ast.expr | None:
+    """The condition that a place of a line belongs to: a `mask=` argument, what is assigned, or a comparison."""
+    bare = text.strip()
+    column -= len(text) - len(text.lstrip())
+    try:
+        tree = ast.parse(bare)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+    def holds(node: ast.expr) -> bool:
+        return node.col_offset <= column < (node.end_col_offset or 0)
+
+    for node in ast.walk(tree):
+        if isinstance(node, ast.keyword) and node.arg == "mask" and holds(node.value):
+            return node.value
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and holds(node.value) and not isinstance(node.value, ast.Call):
+            return node.value
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Compare) and holds(node)]
+    return min(found, key=lambda node: (node.end_col_offset or 0) - node.col_offset, default=None)
+
+
+def turned(expression: ast.expr | None) -> str:
+    """`offset < length` for `length > offset`; "" for anything else."""
+    flipped = {ast.Gt: "<", ast.GtE: "<=", ast.Lt: ">", ast.LtE: ">="}
+    if isinstance(expression, ast.Compare) and len(expression.ops) == 1 and type(expression.ops[0]) in flipped:
+        left, right = ast.unparse(expression.comparators[0]), ast.unparse(expression.left)
+        return f"{left} {flipped[type(expression.ops[0])]} {right}"
+    return ""

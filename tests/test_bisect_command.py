@@ -1,0 +1,397 @@
+"""`ascend-perf bisect` on small repositories: what it asks of its input, what it leaves alone, how it goes on."""
+
+import fcntl
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from bisect_fake import evaluate
+
+from ascend_model import toolchain
+from dashboards import cli
+from dashboards.bisect import Outcome, Point
+from dashboards.evaluate import Evaluator, Journal, Target, why
+from dashboards.repository import line_between
+
+ROOT = Path(__file__).parent.parent
+BENCH = "bench_x.ModelledCopy.track_cycles"
+ROW = ("--case", "c", "--impl", "i")
+
+
+def git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def commit(folder: Path, value: object, subject: str = "", path: str = "value") -> str:
+    (folder / path).write_text(f"{value}\n")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "--allow-empty", "-m", subject or f"value {value}")
+    return git(folder, "rev-parse", "HEAD")
+
+
+@pytest.fixture
+def repo(tmp_path, monkeypatch):
+    """An empty project; evaluations read `value`."""
+    folder = tmp_path / "repo"
+    folder.mkdir()
+    git(folder, "init", "-q", "-b", "main")
+    git(folder, "config", "user.name", "Test")
+    git(folder, "config", "user.email", "test@localhost")
+    settings = {"version": 1, "project": "x", "repo": ".", "results_dir": ".asv/results"}
+    (folder / "asv.conf.json").write_text(json.dumps(settings))
+    (folder / "benchmarks").mkdir()
+    (folder / ".gitignore").write_text("/.asv/\n")
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("ASCEND_PERF_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(Evaluator, "evaluate", evaluate)
+    return folder
+
+
+def bisect(*arguments: str, capsys=None) -> tuple[int, str, str]:
+    code = cli.main(["bisect", *arguments, "--quiet"])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def verdict(*arguments: str, capsys, code: int = 0) -> dict:
+    got, out, err = bisect(BENCH, *ROW, *arguments, "--json", capsys=capsys)
+    assert got == code, err + out
+    return json.loads(out)
+
+
+def state_of(folder: Path) -> dict[str, object]:
+    """Everything of a user's repository that a search must leave alone."""
+    files = {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and ".asv" not in path.parts[len(folder.parts) :][:1]
+    }
+    return {"files": files, "worktrees": git(folder, "worktree", "list"), "stash": git(folder, "stash", "list")}
+
+
+def test_finds_the_commit_and_touches_nothing(repo, capsys):
+    first = commit(repo, 100)
+    commit(repo, "build failed")
+    commit(repo, 100, "same again")
+    culprit = commit(repo, 120, "make it slow")
+    commit(repo, 120, "quiet")
+    (repo / "value").write_text("stashed\n")
+    git(repo, "stash")
+    git(repo, "branch", "other", first)
+    before = state_of(repo)
+    found = verdict("--good", first, capsys=capsys)
+    assert found["ending"] == "step" and found["culprit"]["hash"] == culprit
+    assert found["steps"][0]["size"] == pytest.approx(0.2)
+    assert found["evidence"]["counts"] == {"cycles": [100, 120]} and found["evidence"]["code"] == ["64", "78"]
+    assert state_of(repo) == before
+    assert sorted(path.name for path in (repo / ".asv/results-bisect").iterdir()) == ["lock"]
+    code, out, _ = bisect(BENCH, *ROW, "--good", first, capsys=capsys)
+    assert code == 0 and f"culprit: {culprit[:10]} make it slow (Test)" in out and "+20.0 %" in out
+
+
+def test_names_the_commits_that_could_not_be_measured(repo, capsys):
+    first = commit(repo, 100)
+    broken = [commit(repo, one) for one in ("compile failed", "wrong result", "crashed or timed out")]
+    last = commit(repo, 120)
+    found = verdict("--good", first, capsys=capsys)
+    assert found["culprit"] is None
+    assert found["steps"][0]["range"] == [*broken, last]
+    assert [one["state"] for one in found["steps"][0]["in_between"]] == [
+        "compile failed", "wrong result", "crashed or timed out",
+    ]  # fmt: skip
+    code, out, _ = bisect(BENCH, *ROW, "--good", first, capsys=capsys)
+    assert code == 0 and "one of 4 commits" in out and "it is wrong result" in out
+
+
+def test_state_and_the_command_of_an_event_page_that_names_a_number(repo, capsys):
+    first = commit(repo, 100)
+    commit(repo, 100, "quiet")
+    culprit = commit(repo, "wrong result")
+    commit(repo, "wrong result", "quiet")
+    found = verdict("--good", first, "--metric", "state", capsys=capsys)
+    assert found["culprit"]["hash"] == culprit and found["evidence"]["reason"] == "it is wrong result"
+    # the page's command names the metric of its event, and the bad end has none
+    found = verdict("--good", first, capsys=capsys)
+    assert found["metric"] == "state" and found["culprit"]["hash"] == culprit and found["words"]
+
+
+def test_follows_first_parents_and_goes_into_a_merge_on_request(repo, capsys):
+    first = commit(repo, 100)
+    git(repo, "checkout", "-q", "-b", "side")
+    commit(repo, 1, path="other")
+    culprit = commit(repo, 130, "slow on the side")
+    commit(repo, 2, path="other")
+    git(repo, "checkout", "-q", "main")
+    commit(repo, 1, "meanwhile", path="third")
+    git(repo, "merge", "-q", "--no-ff", "-m", "merge side", "side")
+    merge = git(repo, "rev-parse", "HEAD")
+    commit(repo, 2, "after", path="third")
+    outside = verdict("--good", first, capsys=capsys)
+    assert outside["culprit"]["hash"] == merge and outside["through_merges"] == []
+    inside = verdict("--good", first, "--into-merge", capsys=capsys)
+    assert inside["culprit"]["hash"] == culprit and inside["through_merges"] == [merge]
+
+
+def test_a_merge_that_is_slow_by_itself_is_the_culprit(repo, capsys):
+    first = commit(repo, 100)
+    git(repo, "checkout", "-q", "-b", "side")
+    commit(repo, 1, path="other")
+    git(repo, "checkout", "-q", "main")
+    commit(repo, 1, path="third")
+    git(repo, "merge", "-q", "--no-commit", "--no-ff", "side")
+    merge = commit(repo, 150, "merge with an edit")
+    found = verdict("--good", first, "--into-merge", capsys=capsys)
+    assert found["culprit"]["hash"] == merge and "the merge itself" in found["words"]
+
+
+def test_commits_that_leave_the_kernels_alone_are_not_run(repo, capsys):
+    (repo / "kernels").mkdir()
+    (repo / "kernels/__init__.py").write_text("")
+    settings = json.loads((repo / "asv.conf.json").read_text())
+    command = "in-dir={env_dir} python -m dashboards.specimen {build_dir} {env_dir} kernels --keep harness"
+    (repo / "asv.conf.json").write_text(json.dumps({**settings, "install_command": [command]}))
+    first = commit(repo, 100)
+    for number in range(10):
+        commit(repo, number, path="notes")
+    culprit = commit(repo, "a", path="kernels/a.py")
+    (repo / "value").write_text("140")
+    git(repo, "commit", "-qa", "--amend", "--no-edit")
+    culprit = git(repo, "rev-parse", "HEAD")
+    commit(repo, 0, path="notes")
+    (repo / "kernels/harness").mkdir()
+    commit(repo, 0, path="kernels/harness/x.py")
+    found = verdict("--good", first, capsys=capsys)
+    assert found["culprit"]["hash"] == culprit
+    assert (found["evaluations"], found["commits"], found["commits_with_kernels"]) == (2, 13, 1)
+
+
+def test_compilers_make_a_grid(repo, capsys, monkeypatch):
+    monkeypatch.setattr(toolchain, "available_versions", lambda: ["1.0", "1.5", "2.0"])
+    first = commit(repo, 100)
+    commit(repo, 100, "quiet")
+    culprit = commit(repo, 120)
+    found = verdict("--good", first, "--compiler", "1.0..2.0", capsys=capsys)
+    assert found["culprit"]["hash"] == culprit
+    shares = {name: one["part"] for name, one in found["grid"]["shares"].items()}
+    assert shares == pytest.approx({"commit": 0.8, "compiler": 0.2, "interaction": 0})
+    [step] = found["grid"]["compiler_steps"]
+    assert (step["from"], step["to"]) == ("1.5", "2.0")
+    _, out, _ = bisect(BENCH, *ROW, "--good", first, "--compiler", "1.0..2.0", capsys=capsys)
+    assert "commit 80.0 %" in out and "ascendnpu-ir 1.5 -> 2.0" in out
+
+
+def bad_inputs(repo: Path) -> dict[str, tuple[tuple[str, ...], str]]:
+    first, second = commit(repo, 100), commit(repo, 120)
+    git(repo, "checkout", "-q", "-b", "side", first)
+    side = commit(repo, 130, "on the side")
+    git(repo, "checkout", "-q", "main")
+    same = commit(repo, 120, "no change")
+    absent = commit(repo, "absent")
+    late = commit(repo, 120, "named anew")
+    return {
+        "unknown good": (("--good", "nowhere", "--bad", second), "unknown revision 'nowhere'"),
+        "unknown bad": (("--good", first, "--bad", "f" * 40), "unknown revision"),
+        "an option as a revision": (("--good=--help", "--bad", second), "unknown revision"),
+        "good after bad": (("--good", second, "--bad", first), "comes after bad"),
+        "same": (("--good", first, "--bad", first), "same commit"),
+        "other branch": (("--good", side, "--bad", second), "not an ancestor"),
+        "renamed": (("--good", absent, "--bad", late), "renamed in between"),
+        "number without one": (("--good", first, "--bad", absent), "renamed in between"),
+        "state did not change": (("--good", first, "--bad", second, "--metric", "state"), "no change between"),
+        "unknown compiler": (("--good", first, "--bad", second, "--compiler", "9.9"), "not here"),
+        "probability": (("--good", first, "--error", "2"), "probability"),
+        "no runs": (("--good", first, "--max-runs", "1"), "--max-runs"),
+        "no configuration": (("--good", first, "--config", "none.json"), "no none.json here"),
+        "equal numbers": (("--good", second, "--bad", same), ""),
+    }
+
+
+def test_bad_input_gets_a_sentence_and_exit_code_4(repo, capsys):
+    for name, (arguments, words) in bad_inputs(repo).items():
+        code, out, err = bisect(BENCH, *ROW, *arguments, capsys=capsys)
+        assert code == 4, (name, out, err)
+        if words:
+            assert words in err and len(err.strip().splitlines()) == 1, (name, err)
+        else:
+            assert "NOT REPRODUCED" in out, (name, out)
+        assert not list((repo / ".asv").rglob("work-*")), name
+
+
+def test_a_name_that_is_no_benchmark(repo, capsys):
+    first = commit(repo, 100)
+    commit(repo, 120)
+    for name in ("a b", "../x", "x.y", ""):
+        code, _, err = bisect(name, "--good", first, capsys=capsys)
+        assert code == 4 and len(err.strip().splitlines()) == 1
+
+
+def test_a_dirty_tree_is_refused(repo, capsys):
+    first = commit(repo, 100)
+    commit(repo, 120)
+    for path in ("value", "benchmarks/bench_new.py"):
+        (repo / path).write_text("changed\n")
+        code, _, err = bisect(BENCH, *ROW, "--good", first, capsys=capsys)
+        assert code == 4 and "changes" in err and path.split("/")[0] in err
+        git(repo, "checkout", "-q", "--", "value")
+    (repo / "benchmarks/bench_new.py").unlink()
+    (repo / "notes").write_text("untracked files elsewhere do no harm\n")
+    assert bisect(BENCH, *ROW, "--good", first, capsys=capsys)[0] == 0
+
+
+def test_a_shallow_clone_is_refused(repo, tmp_path, capsys, monkeypatch):
+    first = commit(repo, 100)
+    commit(repo, 120)
+    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{repo}", "shallow")
+    monkeypatch.chdir(tmp_path / "shallow")
+    code, _, err = bisect(BENCH, *ROW, "--good", first, capsys=capsys)
+    assert code == 4 and "shallow" in err
+
+
+def test_not_a_repository(tmp_path, capsys, monkeypatch):
+    (tmp_path / "asv.conf.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    code, _, err = bisect(BENCH, *ROW, "--good", "HEAD", capsys=capsys)
+    assert code == 4 and "not a git repository" in err
+
+
+def test_one_at_a_time_for_each_results_folder(repo, capsys):
+    first = commit(repo, 100)
+    commit(repo, 120)
+    folder = repo / ".asv/results-bisect"
+    folder.mkdir(parents=True)
+    with open(folder / "lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        code, _, err = bisect(BENCH, *ROW, "--good", first, capsys=capsys)
+        assert code == 4 and "another bisect" in err
+        other = {**json.loads((repo / "asv.conf.json").read_text()), "results_dir": ".asv/others"}
+        (repo / "other.conf.json").write_text(json.dumps(other))
+        commit(repo, 120, "another configuration")
+        assert bisect(BENCH, *ROW, "--good", first, "--config", "other.conf.json", capsys=capsys)[0] == 0
+    assert bisect(BENCH, *ROW, "--good", first, capsys=capsys)[0] == 0
+
+
+def test_untrusted_words_are_shown_on_one_line(repo, capsys):
+    first = commit(repo, 100)
+    commit(repo, 120, "\x1b[31mred\x07 \u202e back")
+    _, out, _ = bisect(BENCH, *ROW, "--good", first, capsys=capsys)
+    assert "\x1b" not in out and "\x07" not in out and "\u202e" not in out
+
+
+def test_a_repository_cannot_run_programs(repo, capsys, tmp_path):
+    first = commit(repo, 100)
+    commit(repo, 120)
+    hook = repo / ".git/hooks/post-checkout"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    hook.chmod(0o755)
+    git(repo, "config", "core.fsmonitor", str(hook))
+    assert bisect(BENCH, *ROW, "--good", first, capsys=capsys)[0] == 0
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_journal_with_a_cut_line_goes_on_from_the_line_before(tmp_path):
+    asked = []
+
+    def look(point: Point) -> Outcome:
+        asked.append(point)
+        return Outcome("ok", point.commit * 1.5, findings=("a",), facts={"cycles": 1.0})
+
+    stored = {Point(9): Outcome("ok", 3.0)}
+    points = [Point(at) for at in range(10)]
+    first = Journal(tmp_path / "j.jsonl", look, stored.get, points)
+    outcomes = [first.evaluate(Point(at)) for at in (0, 4, 2)]
+    data = (tmp_path / "j.jsonl").read_bytes()
+    for cut in range(data.index(b"begun") + 10, len(data), 7):
+        (tmp_path / "j.jsonl").write_bytes(data[:cut])
+        asked.clear()
+        # what is stored by now does not count: the search has to go the same way
+        again = Journal(tmp_path / "j.jsonl", look, {Point(1): Outcome("ok", 0.0)}.get, points)
+        assert [again.evaluate(Point(at)) for at in (0, 4, 2)] == outcomes
+        assert len(asked) == 3 - again.resumed
+        assert again.stored(Point(9)) == stored[Point(9)] and again.stored(Point(1)) is None
+        assert (tmp_path / "j.jsonl").read_bytes().count(b'"run"') == 3
+
+
+def test_the_reason_in_a_log():
+    assert why("x\n  File 'a'\nSyntaxError: unmatched ')'\nasv: done\n") == "SyntaxError: unmatched ')'"
+    assert why("one\nspecimen: this commit has no package\nthree") == "specimen: this commit has no package"
+    assert why("") == "asv said nothing" and why("only") == "only"
+
+
+def test_the_pattern_selects_one_row_of_one_suite():
+    import re
+
+    target = Target("bench_x.ModelledCopy", "cycles", "a.b", "i")
+    assert re.search(target.pattern, "bench_x.ModelledCopy.track_cycles('a.b', 'i')")
+    for other in (
+        "bench_x.ModelledCopy.track_cycles('axb', 'i')",
+        "bench_x.ModelledCopy.track_cycles('a.b', 'ii')",
+        "bench_y.ModelledCopy.track_cycles('a.b', 'i')",
+        "bench_x.ModelledCopy2.track_cycles('a.b', 'i')",
+    ):
+        assert not re.search(target.pattern, other)
+
+
+def test_groups_begin_with_the_commits_that_change_the_paths(repo):
+    first = commit(repo, 1)
+    second = commit(repo, 1, path="notes")
+    third = commit(repo, 2)
+    fourth = commit(repo, 2, path="notes")
+    groups = line_between(repo, first, fourth, (":(top)value",))
+    assert [[one.hash for one in group] for group in groups] == [[first, second], [third, fourth]]
+    assert [[one.hash for one in group] for group in line_between(repo, first, fourth)] == [
+        [first], [second], [third], [fourth],
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_and_started_again(repo, capsys):
+    """SIGKILL at 20 moments spread over the whole run, each time into what the kill before it left."""
+    first = commit(repo, 100)
+    for number in range(1, 40):
+        commit(repo, "wrong result" if number % 9 == 4 else 100 if number < 23 else 117, f"commit {number}")
+    arguments = [BENCH, *ROW, "--good", first, "--json"]
+    before = state_of(repo)
+    command = [sys.executable, str(ROOT / "tests/bisect_fake.py"), "0.1", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+    def start() -> subprocess.Popen:
+        return subprocess.Popen(
+            command, cwd=repo, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            start_new_session=True,
+        )  # fmt: skip
+
+    begun = time.monotonic()
+    plain = start()
+    out, err = plain.communicate(timeout=120)
+    span = time.monotonic() - begun
+    assert plain.returncode == 0, err
+    right = json.loads(out)
+    assert right["steps"][0]["commit"]["subject"].startswith("commit 23")
+    moments = random.Random(4)
+    killed = 0
+    for moment in range(20):
+        process = start()
+        time.sleep(span * (moment + moments.random()) / 20)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        killed += process.returncode == -signal.SIGKILL
+        if moment % 4 == 3:
+            again = start()
+            out, err = again.communicate(timeout=120)
+            assert again.returncode == 0, err
+            found = json.loads(out)
+            found.pop("resumed")
+            assert found == {key: value for key, value in right.items() if key != "resumed"}
+            assert sorted(path.name for path in (repo / ".asv/results-bisect").iterdir()) == ["lock"]
+    assert killed >= 10
+    assert state_of(repo) == before

@@ -1,0 +1,172 @@
+"""The command line: help, exit codes, and sentences for what cannot be done."""
+
+import argparse
+import importlib
+import json
+import subprocess
+
+import pytest
+
+from dashboards import cli, run
+
+
+def sh(*command: str, folder) -> str:
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_every_command_has_help_with_examples(command, capsys):
+    assert cli.main([command, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "usage: ascend-perf" in text
+    assert "example" in text.lower()
+
+
+@pytest.mark.parametrize("arguments", [[], ["nothing"], ["run", "--nothing"], ["check", "--format", "nothing"]])
+def test_usage_errors_end_with_four(arguments, capsys):
+    assert cli.main(arguments) == 4
+    assert "usage:" in capsys.readouterr().err
+
+
+def test_modules_are_loaded_only_for_their_command():
+    for command in cli.COMMANDS.values():
+        module = importlib.import_module(command.module)
+        assert callable(module.add_arguments) and callable(module.run)
+
+
+@pytest.mark.compiler
+def test_model_lists_ops(capsys):
+    assert cli.main(["model", "--list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert "ragged" in listed["assign_req_to_token_pool"]["cases"]
+
+
+@pytest.mark.compiler
+def test_model_gives_every_documented_key(capsys):
+    assert cli.main(["model", "assign_draft_cache_locs", "--case", "3x4x5", "--json"]) == 0
+    [row] = json.loads(capsys.readouterr().out)
+    assert {
+        "op",
+        "case",
+        "impl",
+        "target",
+        "compiler",
+        "status",
+        "cycles",
+        "bound_cycles",
+        "counts",
+        "busy",
+        "stalls",
+        "findings",
+    } <= set(row)
+    counts = {"scalar_accesses", "scalar_waits_in_loops", "dma_in", "dma_out", "bytes_in", "bytes_out"}
+    counts |= {"vector_ops", "vector_repeats", "ub_bytes", "double_buffers", "flags", "barriers", "out_of_bounds"}
+    assert counts <= set(row["counts"])
+    assert set(row["busy"]) == {"S", "V", "MTE2", "MTE3"}
+    assert row["status"] == "ok" and row["cycles"] > 0
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["nope"], "no op 'nope'; there are"),
+        (["assign_draft_cache_locs", "--case", "nope"], "no case 'nope'; there are"),
+        (["assign_draft_cache_locs", "--impl", "nope"], "no implementation 'nope'; there are"),
+        (["assign_draft_cache_locs", "--compiler", "0.0.1"], "ascend-perf compilers add 0.0.1"),
+        (["missing.py:k"], "no file missing.py"),
+        ([], "name an op or FILE.py:KERNEL"),
+    ],
+)
+def test_model_says_what_is_wrong(arguments, words, capsys):
+    assert cli.main(["model", *arguments]) == 4
+    assert words in capsys.readouterr().err
+
+
+FILE = """
+import triton
+import triton.language as tl
+{more}
+@triton.jit
+def scale(x, out, n, BLOCK: tl.constexpr):
+    offset = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + offset, tl.load(x + offset, mask=offset < n) * 2.0, mask=offset < n)
+"""
+GOOD = ["--arg", "x=f32[100]", "--arg", "out=f32[100]", "--arg", "n=100", "--const", "BLOCK=64", "--grid", "2"]
+
+
+@pytest.mark.compiler
+def test_model_runs_a_kernel_of_a_file(tmp_path, capsys):
+    file = tmp_path / "mine.py"
+    file.write_text(FILE.format(more=""))
+    trace = tmp_path / "trace.json"
+    assert cli.main(["model", f"{file}:scale", *GOOD, "--json", "--trace", str(trace)]) == 0
+    [row] = json.loads(capsys.readouterr().out)
+    assert row["status"] == "ok" and row["counts"]["bytes_in"] == 400 and row["counts"]["bytes_out"] == 400
+    assert json.loads(trace.read_text())["traceEvents"]
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize(
+    "more, arguments, words",
+    [
+        ("", ["--arg", "x=f32[4]"], "missing --arg out=..., --arg n=..., --const BLOCK=..."),
+        ("", [*GOOD, "--arg", "y=1"], "it has no y"),
+        ("", [*GOOD[:-1], "0"], "grid"),
+        ("", [*GOOD, "--arg", "n=many"], "neither a number nor dtype[shape]"),
+        ("", [*GOOD, "--arg", "x=f31[4]"], "expected dtype[shape] with dtype one of"),
+        ("import not_installed_anywhere", GOOD, "needs the module not_installed_anywhere"),
+        ("1 / 0", GOOD, "cannot be imported: ZeroDivisionError"),
+    ],
+)
+def test_model_says_what_is_wrong_with_a_file(tmp_path, capsys, more, arguments, words):
+    file = tmp_path / "mine.py"
+    file.write_text(FILE.format(more=more))
+    assert cli.main(["model", f"{file}:scale", *arguments]) == 4
+    assert words in capsys.readouterr().err
+    assert cli.main(["model", f"{file}:other", *arguments]) == 4
+
+
+class TestChoosingCommits:
+    @pytest.fixture
+    def repo(self, tmp_path, monkeypatch):
+        sh("git", "init", "-q", "-b", "main", folder=tmp_path)
+        sh("git", "config", "user.name", "Test", folder=tmp_path)
+        sh("git", "config", "user.email", "test@localhost", folder=tmp_path)
+        for i, path in enumerate(
+            ["ascend_kernels/a.py", "README", "ascend_kernels/harness/gate.py", "ascend_kernels/b.py", "docs/x"]
+        ):
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).write_text(str(i))
+            sh("git", "add", "-A", folder=tmp_path)
+            sh("git", "commit", "-qm", f"commit {i}", folder=tmp_path)
+        monkeypatch.chdir(tmp_path)
+        return tmp_path
+
+    def chosen(self, *arguments: str) -> list[str]:
+        parser = argparse.ArgumentParser()
+        run.add_arguments(parser)
+        return [commit.subject for commit in run.choose(parser.parse_args(arguments))]
+
+    def test_commits_that_touch_kernels(self, repo):
+        assert self.chosen() == ["commit 3"]
+        assert self.chosen("--last", "5") == ["commit 0", "commit 3"]
+        assert self.chosen("HEAD~4..HEAD") == ["commit 3"]
+        assert self.chosen("HEAD~4..HEAD", "--every-commit") == [f"commit {i}" for i in (1, 2, 3, 4)]
+        assert self.chosen("--last", "9", "--paths", "docs") == ["commit 4"]
+        assert self.chosen("HEAD~3", "--last", "9") == ["commit 0"]
+
+    @pytest.mark.parametrize("bad", ["nope", "nope..HEAD", "HEAD..nope", "--upload-pack=x"])
+    def test_unknown_revisions(self, repo, bad, capsys):
+        assert cli.main(["run", bad]) == 4
+        assert capsys.readouterr().err
+
+    def test_no_commit_and_no_configuration(self, repo, capsys):
+        assert cli.main(["run", "HEAD~2..HEAD~1", "--paths", "nothing"]) == 3
+        assert "no commit in that range touches kernels" in capsys.readouterr().err
+        assert cli.main(["run"]) == 4
+        assert "no asv.conf.json here" in capsys.readouterr().err
+
+
+def test_untrusted_text_cannot_move_the_cursor():
+    assert run.printable("fix\x1b[2J\rgone‮x") == "fix [2J gone x"

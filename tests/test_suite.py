@@ -1,0 +1,238 @@
+"""From registry rows to asv: suites, the sidecar, what asv is handed, the environment and the specimen."""
+
+import json
+import math
+import os
+import sys
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from ascend_kernels.harness import suite
+from ascend_kernels.harness.spec import CRASHED, OK, UNSUPPORTED
+from ascend_kernels.registry import OPS
+from dashboards import specimen
+
+OP = OPS["assign_draft_cache_locs"]
+ENTRY = {"state": OK, "reason": "", "findings": [], "values": {"cycles": 7}}
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    monkeypatch.setenv("ASCEND_PERF_RESULTS", str(tmp_path / "results"))
+    monkeypatch.setenv("ASV_COMMIT", "a" * 40)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "results" / "states" / f"{'a' * 40}.jsonl"
+
+
+def rows(place: Path) -> list[dict]:
+    return [json.loads(line) for line in place.read_text().splitlines()]
+
+
+def test_one_suite_an_op_and_one_track_a_metric():
+    from ascend_model import METRICS
+
+    found = suite.Family("token_pool", OPS).suites("bench_token_pool")
+    if not suite.can_model():
+        pytest.skip("no Ascend compiler")
+    classes = {name: c for name, c in found.items() if isinstance(c, type)}
+    assert set(classes) == {suite.suite_name("Modelled", op) for op in OPS.values() if op.family == "token_pool"}
+    for op in (op for op in OPS.values() if op.family == "token_pool"):
+        one = classes[suite.suite_name("Modelled", op)]
+        assert one.param_names == ["case", "impl"]
+        assert one.params == [op.quick_cases(), list(op.calls())]
+        for metric, facts in METRICS.items():
+            track = getattr(one, f"track_{metric}")
+            assert track.unit == f"{facts.unit} (modelled)"
+            assert track.version == suite.VERSION
+
+
+def test_a_number_is_only_handed_out_for_a_right_result():
+    made = suite._suite("Modelled", OP, ["a", "b", "c"], {"cycles": "cycles"}, "bench")
+    prepared = {
+        suite.suite_name("Modelled", OP): {
+            ("a", "derived"): ENTRY,
+            ("b", "derived"): {"state": "wrong result", "reason": "out[0] is 1, expected 2"},
+            ("c", "derived"): {"state": UNSUPPORTED, "reason": "no cube"},
+        }
+    }
+    bench = made()
+    bench.setup(prepared, "a", "derived")
+    assert bench.track_cycles(prepared, "a", "derived") == 7
+    bench.setup(prepared, "b", "derived")
+    with pytest.raises(RuntimeError, match=r"wrong result: out\[0\] is 1, expected 2"):
+        bench.track_cycles(prepared, "b", "derived")
+    for case in ("c", "a case of a later commit"):
+        with pytest.raises(NotImplementedError):
+            bench.setup(prepared, case, "derived")
+
+
+def test_an_op_that_a_commit_lacks_is_skipped_not_failed():
+    stand_in = suite._absent("bench")
+    made = stand_in("ModelledSomethingNew")()
+    with pytest.raises(NotImplementedError, match="this commit has no such op"):
+        made.setup({}, "case", "impl")
+    with pytest.raises(AttributeError):
+        stand_in("something_else")
+
+
+def test_death_of_the_process_is_on_record(results):
+    class Killed(BaseException):
+        pass
+
+    def die(*_):
+        raise Killed
+
+    with pytest.raises(Killed):
+        suite._prepare(OP, ["3x4x5"], die)
+    [row] = rows(results)
+    assert (row["state"], row["op"], row["case"]) == (CRASHED, OP.name, "3x4x5")
+
+
+def test_verdict_replaces_the_record_made_before_it(results):
+    suite._prepare(OP, ["3x4x5"], lambda *_: dict(ENTRY))
+    states = [row["state"] for row in rows(results)]
+    assert states == [CRASHED, OK]
+    last = rows(results)[-1]
+    assert last["suite"] == "bench_token_pool.ModelledAssignDraftCacheLocs"
+    assert last["role"] == "op" and last["impl"] == "derived" and last["commit"] == "a" * 40
+    assert last["versions"]["ascend-model"]
+
+
+def test_an_exception_of_the_suite_is_a_state_with_its_place(results):
+    def broken(*_):
+        raise ZeroDivisionError("by hand")
+
+    entries = suite._prepare(OP, ["3x4x5"], broken)
+    assert entries["3x4x5", "derived"]["state"] == CRASHED
+    assert "ZeroDivisionError: by hand (test_suite.py:" in entries["3x4x5", "derived"]["reason"]
+
+
+def test_only_named_ops_are_prepared(monkeypatch):
+    monkeypatch.setenv("ASCEND_PERF_OPS", "assign_draft_cache_locs")
+    assert [op.name for op in suite.Family("token_pool", OPS).rows()] == ["assign_draft_cache_locs"]
+
+
+@pytest.mark.parametrize("which", ["quick", "timed", "all"])
+def test_cases_of_the_model(monkeypatch, which):
+    monkeypatch.setenv("ASCEND_PERF_CASES", which)
+    wanted = {"quick": OP.quick_cases(), "timed": OP.timed_cases(), "all": list(OP.cases)}
+    assert suite.modelled_cases(OP) == wanted[which]
+
+
+class TestHandingOut:
+    """asv's own runner is only asked for what setup_cache did not leave."""
+
+    NAME = "bench_token_pool.ModelledAssignDraftCacheLocs.track_cycles"
+    BENCHMARK: ClassVar = {"name": NAME, "params": [["'a'", "'b'", "'c'", "'d'"], ["'derived'"]]}
+
+    @pytest.fixture
+    def run(self, tmp_path, monkeypatch):
+        pytest.importorskip("asv")
+        from dashboards.host_environment import handing_out_prepared
+
+        monkeypatch.setenv("ASV_COMMIT", "a" * 40)
+        monkeypatch.chdir(tmp_path)
+        suite.hand_over(
+            "token_pool",
+            {
+                "ModelledAssignDraftCacheLocs": {
+                    ("a", "derived"): ENTRY,
+                    ("b", "derived"): {"state": "wrong result", "reason": "off by one"},
+                    ("c", "derived"): {"state": UNSUPPORTED, "reason": "no cube"},
+                },
+                "MeasuredAssignDraftCacheLocs": {
+                    ("a", "derived"): {**ENTRY, "values": {"device_time": {"samples": [1.0, 2.0], "number": 5}}}
+                },
+            },
+        )
+        return handing_out_prepared(lambda *_, **__: "asv")
+
+    def test_values_errors_and_skips(self, run, tmp_path):
+        answer = run(self.BENCHMARK, None, False, cwd=str(tmp_path))
+        assert answer.result[:2] == [7, None]
+        assert math.isnan(answer.result[2]) and math.isnan(answer.result[3])
+        assert answer.errcode == 1
+        assert "wrong result: off by one" in answer.stderr
+
+    def test_only_selected_parameters(self, run, tmp_path):
+        answer = run(self.BENCHMARK, None, False, cwd=str(tmp_path), selected_idx={0})
+        assert answer.result[0] == 7 and all(math.isnan(v) for v in answer.result[1:])
+        assert answer.errcode == 0
+
+    def test_samples(self, run, tmp_path):
+        benchmark = {
+            "name": self.NAME.replace("Modelled", "Measured").replace("cycles", "device_time"),
+            "params": [["'a'"], ["'derived'"]],
+        }
+        answer = run(benchmark, None, False, cwd=str(tmp_path))
+        assert (answer.result, answer.samples, answer.number) == ([True], [[1.0, 2.0]], [5])
+
+    @pytest.mark.parametrize("change", ["profile", "no folder", "other suite", "damaged"])
+    def test_anything_else_is_asvs(self, run, tmp_path, change):
+        benchmark, profile, cwd = self.BENCHMARK, False, str(tmp_path)
+        if change == "profile":
+            profile = True
+        elif change == "no folder":
+            cwd = None
+        elif change == "other suite":
+            benchmark = {**benchmark, "name": "bench_other.Modelled.track_cycles"}
+        else:
+            (tmp_path / "prepared.json").write_text("{")
+        assert run(benchmark, None, profile, cwd=cwd) == "asv"
+
+
+class TestSpecimen:
+    """An old commit's kernels, today's harness."""
+
+    @pytest.fixture
+    def checkout(self, tmp_path, monkeypatch):
+        host = tmp_path / "host" / "kernels"
+        for place, words in ((host, "today"), (tmp_path / "build" / "kernels", "then")):
+            (place / "harness").mkdir(parents=True)
+            (place / "__init__.py").write_text(f"WHEN = {words!r}\n")
+            (place / "harness" / "__init__.py").write_text(f"WHEN = {words!r}\n")
+        monkeypatch.syspath_prepend(str(host.parent))
+        return tmp_path
+
+    def read(self, target: Path) -> tuple[str, str]:
+        return tuple((target / p).read_text().split("'")[1] for p in ("__init__.py", "harness/__init__.py"))
+
+    def test_kernels_of_then_harness_of_today(self, checkout):
+        target = specimen.place(checkout / "build", checkout / "env", "kernels", ("harness",))
+        assert target.is_relative_to(checkout / "env")
+        assert self.read(target) == ("then", "today")
+        # A second commit replaces the first and leaves the host's harness alone.
+        again = specimen.place(checkout / "build", checkout / "env", "kernels")
+        assert self.read(again) == ("then", "then")
+        assert (checkout / "host/kernels/harness/__init__.py").read_text() == "WHEN = 'today'\n"
+
+    def test_a_commit_without_the_package(self, checkout, capsys):
+        assert specimen.main([str(checkout), str(checkout / "env"), "kernels"]) == 1
+        assert "this commit has no package kernels" in capsys.readouterr().err
+
+    def test_a_kept_part_the_host_lacks(self, checkout, capsys):
+        code = specimen.main([str(checkout / "build"), str(checkout / "env"), "kernels", "--keep", "nothing"])
+        assert code == 1
+        assert "the host has none" in capsys.readouterr().err
+
+
+def test_the_machine_of_modelled_numbers_is_the_same_everywhere(monkeypatch):
+    pytest.importorskip("asv")
+    from dashboards.host_environment import machine_facts
+
+    monkeypatch.setenv("ASCEND_KERNELS_DEVICE", "cpu")
+    monkeypatch.delenv("ASCEND_PERF_MACHINE", raising=False)
+    facts = machine_facts()
+    assert facts["machine"] == "modelled-ascend910b1"
+    assert os.uname().nodename not in json.dumps(facts) and os.uname().release not in json.dumps(facts)
+
+
+def test_the_overlay_is_the_interpreter_that_runs_this():
+    pytest.importorskip("asv")
+    from dashboards.host_environment import HostEnvironment
+
+    here = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    assert HostEnvironment.matches("same") and HostEnvironment.matches(here)
+    assert not HostEnvironment.matches("2.7")
