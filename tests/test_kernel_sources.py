@@ -10,7 +10,7 @@ import textwrap
 
 import pytest
 
-from ascend_kernels.harness.launch import Launch, run_with
+from ascend_kernels.harness.launch import recorded, run_with
 from ascend_kernels.harness.spec import Op
 from ascend_kernels.registry import OPS
 
@@ -32,14 +32,16 @@ def carried_offsets(source: str) -> list[str]:
             if made or names(node.value) & vectors:
                 vectors.add(node.targets[0].id)
     for loop in (n for n in ast.walk(function) if isinstance(n, ast.For | ast.While)):
-        changed = set()
-        for node in ast.walk(loop):
+        changed, made_here = set(), set()
+        for node in (n for statement in loop.body for n in ast.walk(statement)):
             if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
-                changed.add(node.target.id)
+                changed |= {node.target.id} - made_here
             elif isinstance(node, ast.Assign):
-                for target in node.targets:
-                    if isinstance(target, ast.Name) and target.id in names(node.value):
-                        changed.add(target.id)
+                for target in (t for t in node.targets if isinstance(t, ast.Name)):
+                    if target.id in names(node.value):
+                        changed |= {target.id} - made_here
+                    else:
+                        made_here.add(target.id)
         used: set[str] = set()
         for call in (n for n in ast.walk(loop) if isinstance(n, ast.Call)):
             if isinstance(call.func, ast.Attribute) and call.func.attr in ACCESSES:
@@ -50,19 +52,16 @@ def carried_offsets(source: str) -> list[str]:
 
 
 def launched_kernels(op: Op) -> dict[str, object]:
-    """Kernels that the own implementations of an op launch, from its quick cases, without running them."""
+    """Kernels that the own implementations of an op launch on its first quick case."""
     seen: dict[str, object] = {}
-
-    def keep(launch: Launch) -> None:
-        kernel = launch.kernel
-        while hasattr(kernel, "fn"):
-            kernel = kernel.fn
-        seen[f"{kernel.__module__}.{kernel.__name__}"] = kernel
-
-    for case in op.quick_cases():
-        for impl in op.implementations:
-            with run_with(keep):
-                op.calls()[impl](**op.cases[case].arguments())
+    for impl in op.implementations:
+        with recorded() as launches:
+            op.calls()[impl](**op.cases[op.quick_cases()[0]].arguments())
+        for launch in launches:
+            kernel = launch.kernel
+            while hasattr(kernel, "fn"):
+                kernel = kernel.fn
+            seen[f"{kernel.__module__}.{kernel.__name__}"] = kernel
     return seen
 
 

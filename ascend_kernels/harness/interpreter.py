@@ -92,12 +92,37 @@ class OutOfBounds(IndexError):
 
 
 _WATCH: list[Callable[[], Iterable[tuple[int, int]]]] = []
+_HANDED: list[list[tuple[int, int]]] = []
+
+
+@contextlib.contextmanager
+def handed(arguments: Iterable[Any]) -> Iterator[None]:
+    """The tensors of one launch: where accesses are watched, only their memory may be touched."""
+    spans = []
+    if _WATCH:
+        known = list(_WATCH[-1]())
+        for tensor in arguments:
+            if not hasattr(tensor, "untyped_storage") or tensor.device.type != "cpu":
+                continue
+            storage = tensor.untyped_storage()
+            begin, end = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+            # An allocation with red zones ends before them.
+            inside = [span for span in known if begin <= span[0] and span[1] <= end]
+            spans += inside or [(begin, end)]
+    _HANDED.append(spans)
+    try:
+        yield
+    finally:
+        _HANDED.pop()
 
 
 @contextlib.contextmanager
 def watched(ranges: Callable[[], Iterable[tuple[int, int]]]) -> Iterator[None]:
-    """Inside the block every interpreted access must lie in one of the address ranges `[begin, end)`, and lanes
-    that a mask leaves out without `other=` are loaded as poison, as nothing defines them.
+    """Inside the block every interpreted access must lie in a tensor handed to the launch, and lanes that a mask
+    leaves out without `other=` are loaded as poison, as nothing defines them.
+
+    ranges: addresses `[begin, end)` of the allocations that lie between red zones; of these only the part
+    between the zones counts.
 
     Raises OutOfBounds, through triton's InterpreterError, with the program and the place.
     """
@@ -118,7 +143,7 @@ def _check(what: str, pointers: Any, mask: Any, size: int, program: Any) -> None
     addresses = addresses[wanted]
     inside = np.zeros(addresses.shape, dtype=bool)
     nearest = None
-    for begin, end in _WATCH[-1]():
+    for begin, end in _HANDED[-1] if _HANDED else _WATCH[-1]():
         inside |= (addresses >= begin) & (addresses + size <= end)
         if len(addresses) and (nearest is None or abs(addresses[0] - begin) < abs(addresses[0] - nearest)):
             nearest = begin
