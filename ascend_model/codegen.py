@@ -8,6 +8,7 @@ count that depends on no constant.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import struct
@@ -803,7 +804,7 @@ class Generator:
             steps: list[int | str] = []
             for a, b in zip(strides, source.strides):
                 steps.append(self.total([(a, b)], 0))
-            kept = self.kept_axes(op, sizes)
+            kept = self.kept_axes(op, sizes, steps)
             self.env[op.results[0]] = Memory(
                 source.space,
                 source.elem,
@@ -880,29 +881,31 @@ class Generator:
             "gm", kind.element, source.root, 0, source.sizes, source.strides, source.root_index
         )
 
-    def kept_axes(self, op: Op, sizes: list[int | str]) -> list[int]:
-        """Axes a rank-reducing subview keeps: it drops axes of size one."""
+    def kept_axes(self, op: Op, sizes: Sequence[int | str], strides: Sequence[int | str]) -> list[int]:
+        """Axes a rank-reducing subview keeps: it drops axes of size one, and the result's sizes and strides tell
+        which (several may have size one)."""
         result = memref_type(op.result_types[0])
         assert result
         drop = len(sizes) - len(result.shape)
-        kept = list(range(len(sizes)))
-        wanted = list(result.shape)
-        if drop:
-            kept = []
-            for i, size in enumerate(sizes):
-                fits = len(kept) < len(wanted) and (
-                    wanted[len(kept)] == size or (wanted[len(kept)] is None and not isinstance(size, int))
-                )
-                if size == 1 and drop and not (fits and len(sizes) - i == len(wanted) - len(kept)):
-                    if not fits or wanted[len(kept)] != 1:
-                        drop -= 1
-                        continue
-                    drop -= 1
+        ones = [axis for axis, size in enumerate(sizes) if size == 1]
+
+        def agrees(known: int | None, value: int | str) -> bool:
+            return not isinstance(value, int) if known is None else not isinstance(value, int) or known == value
+
+        def axes(with_strides: bool) -> list[int] | None:
+            for dropped in itertools.combinations(ones, drop):
+                kept = [axis for axis in range(len(sizes)) if axis not in dropped]
+                if not all(agrees(known, sizes[axis]) for known, axis in zip(result.shape, kept)):
                     continue
-                kept.append(i)
-        if len(kept) != len(wanted):
+                if not with_strides or all(agrees(k, strides[axis]) for k, axis in zip(result.strides, kept)):
+                    return kept
+            return None
+
+        # A stride of an axis of size one carries no meaning, so a result may state another one for it.
+        found = axes(True) or axes(False)
+        if found is None:
             raise unsupported(op, "with this rank reduction")
-        return kept
+        return found
 
     def reshape(self, op: Op, source: Memory, dynamic: list[str]) -> None:
         groups = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from dataclasses import dataclass
 
@@ -61,7 +62,7 @@ class Series:
 
     @property
     def metric(self) -> str:
-        return re.sub(r"^(track|time|timeraw|mem|peakmem)_", "", self.benchmark.rpartition(".")[2])
+        return _metric_of(self.benchmark)
 
     @property
     def modelled(self) -> bool:
@@ -104,6 +105,12 @@ class Series:
         return dict(zip(self.param_names, self.params)).get(name, "")
 
 
+@functools.lru_cache(maxsize=1 << 14)
+def _metric_of(benchmark: str) -> str:
+    return re.sub(r"^(track|time|timeraw|mem|peakmem)_", "", benchmark.rpartition(".")[2])
+
+
+@functools.lru_cache(maxsize=1 << 14)
 def direction_of(unit: str) -> str:
     """`higher` for rates and fractions of a roof, `lower` for everything else."""
     plain = unit.replace("(modelled)", "").strip().lower()
@@ -132,5 +139,6 @@ def unquote(text: str) -> str:
     return text
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()

@@ -556,7 +556,7 @@ def test_boundary_cases_hold_scales_on_and_next_to_powers_of_two():
 def test_plans_keep_the_limits(count, on):
     made = [
         plan.pools(count, 16, on),
-        plan.tiles(count, plan.Tile(), on),
+        plan.tiles(count, plan.TILES[4], on),
         plan.tokens(count, on.kind == "cuda", on),
         plan.groups(count, 512, 4, on),
         plan.groups(3, count, 16, on),

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from ascend_model.compile import Compiled
 from dashboards import cli
-from dashboards.pages import build, data, kernel, markup, serve, source
+from dashboards.pages import build, data, example, kernel, markup, serve, source
 from dashboards.pages.view import slug
 from dashboards.series import STATES
 
@@ -513,7 +513,19 @@ def test_no_results_folder(tmp_path):
 def test_empty_results_folder(tmp_path):
     (tmp_path / "results").mkdir()
     build.build(tmp_path / "results", None, tmp_path / "site", cache=None)
-    assert "ascend-perf run --last 5" in read(tmp_path / "site").text
+    page = read(tmp_path / "site")
+    assert "ascend-perf run --last 5" in page.text
+    for _, attributes in page.tags:
+        target = attributes.get("href") or attributes.get("src")
+        assert not target or target.startswith("#") or (tmp_path / "site" / target).is_file(), target
+
+
+def test_example_is_small_and_shows_events_and_twins(tmp_path):
+    assert sum(path.stat().st_size for path in example.FOLDER.rglob("*")) < 600_000
+    site = tmp_path / "site"
+    build.build(example.FOLDER, Path(__file__).parents[1], site, cache=None)
+    assert event_pages(site)
+    assert "⚠" in read(site, "kernel/token_pool.assign_req_to_token_pool.html").text
 
 
 def test_one_commit(tmp_path):

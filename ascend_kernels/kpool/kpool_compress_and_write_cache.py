@@ -133,15 +133,18 @@ class Pools:
 
 @dataclass(frozen=True)
 class Tiles:
-    """Many pools at a time, the rotation one product with the Hadamard matrix: the form for a GPU."""
+    """Many pools at a time, the rotation one product with the Hadamard matrix: the form for a GPU.
 
-    tile: plan.Tile = plan.TILE
+    tile: of a program, if not the plan's."""
+
+    tile: plan.Tile | None = None
 
     def launch(self, tensors: dict[str, Any], constants: dict[str, Any], where: device.Device) -> None:
         """Launch on checked arguments."""
-        made = plan.tiles(tensors["pools"], self.tile, where)
+        tile = self.tile or plan.TILES[constants["P"]]
+        made = plan.tiles(tensors["pools"], tile, where)
         native = entry.native_fp8(tensors["ape"].device)
-        shape = {"ROWS": made.rows, "CHUNK": self.tile.chunk, "NATIVE": native}
+        shape = {"ROWS": made.rows, "CHUNK": tile.chunk, "NATIVE": native}
         # Pipelining would hold every load of a tile in shared memory.
         options = {"num_warps": made.warps, "num_stages": 1}
         launch(compress_tile_kernel, (made.programs,), tensors, constants | shape, **options)

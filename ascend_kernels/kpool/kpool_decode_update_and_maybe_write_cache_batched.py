@@ -52,12 +52,13 @@ def decode_kernel(
             position = tl.load(positions + at)
             tail_slot = tl.load(tail_slot_mapping + at)
             slot = tl.load(slot_mapping + at)
+            # Before the branch: nothing to wait for, and a token has a key whether it is stashed or not.
+            source = tl.cast(at, tl.int64) * 128
+            own_key = tl.load(key + source + d)
+            own_score = tl.load(slot_score + source + d)
             if (position >= 0) & (tail_slot >= 0):
                 ring = tail + (tail_slot // P).to(tl.int64) * tail_block
                 place = position % P
-                source = tl.cast(at, tl.int64) * 128
-                own_key = tl.load(key + source + d)
-                own_score = tl.load(slot_score + source + d)
                 if BARRIER:
                     tl.debug_barrier()  # the last token's ring was read by all threads
                 tl.store(ring + place * tail_row + d, own_key)

@@ -30,7 +30,8 @@ class Tile:
     programs: int = 4
 
 
-TILE = Tile()
+# By pool size: what compiles without spilling and leaves room for several programs a multiprocessor.
+TILES = {4: Tile(), 8: Tile(warps=8, programs=2), 16: Tile(warps=8, programs=2)}
 
 
 def pools(count: int, pool_size: int, device: Device) -> Plan:

@@ -219,6 +219,12 @@ def _shapes(view: View, rows: list[int], metric: str, kind: str) -> Markup | Non
     return join([tag("h3", text(say)), tag("div", tiles, class_="tiles")])
 
 
+def axis_title(metric: str, unit: str, kind: str, better: str) -> str:
+    """`ub_bytes, B (modelled), lower is better`."""
+    plain = unit.replace("(modelled)", "").strip()
+    return f"{metric if plain in ('', metric) else f'{metric}, {plain}'} ({kind}), {better} is better"
+
+
 def _twins(view: View, rows: list[int], metrics: list[str], first: str, kind: str) -> Markup | None:
     """Twins beside their op: how many times its number, with the hazards of each."""
     history = view.history
@@ -245,7 +251,7 @@ def _twins(view: View, rows: list[int], metrics: list[str], first: str, kind: st
                 tag("tr", tag("th", text(impl, 40), " ", tag("span", role, class_="dim"), scope="row"), marks)
             )
         head = ["implementation", *(text(case or "all", 24) for case in cases)]
-        caption = f"{metric}, {unit.replace('(modelled)', '').strip()} ({kind}), {better} is better"
+        caption = axis_title(metric, unit, kind, better)
         around = {"data_twins": data.shown(metric), "hidden": metric != first}
         tables.append(table(head, lines, caption=text(caption), around=around, class_="grid"))
     hazards = _hazards(view, shown, impls)

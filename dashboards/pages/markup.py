@@ -127,8 +127,9 @@ def page(
     scripts: Iterable[str] = (),
     foot: object = None,
     root: Mapping[str, str] | None = None,
+    alone: bool = False,
 ) -> str:
-    """A whole page; `scripts` are files of the site, `root` are attributes of the body."""
+    """A whole page; `scripts` are files of the site, `root` are attributes of the body; `alone` has no others."""
     up = "../" * depth
     links = (
         ("Overview", "index.html"),
@@ -137,11 +138,14 @@ def page(
         ("Compilers", "compilers.html"),
         ("Health", "health.html"),
     )
+    feed = None if alone else tag("a", "Feed", href=up + "feed.xml")
     nav = tag(
         "nav",
         tag("a", "ascend-perf", class_="brand", href=up + "index.html"),
-        [tag("a", n, href=up + at, aria_current="page" if at == here else None) for n, at in links],
-        tag("a", "Feed", href=up + "feed.xml"),
+        []
+        if alone
+        else [tag("a", n, href=up + at, aria_current="page" if at == here else None) for n, at in links],
+        feed,
         tag("button", "Theme", id="theme", type="button", title="light, dark or as the system (t)"),
         tag("button", "?", id="keys", type="button", title="keys (?)"),
         aria_label="pages",
@@ -155,7 +159,9 @@ def page(
         tag("title", cut(visible(title), 120) + " · ascend-perf"),
         tag("link", rel="icon", href=up + "assets/icon.svg"),
         tag("link", rel="stylesheet", href=up + "assets/pages.css"),
-        tag("link", rel="alternate", type="application/atom+xml", href=up + "feed.xml", title="events"),
+        None
+        if alone
+        else tag("link", rel="alternate", type="application/atom+xml", href=up + "feed.xml", title="events"),
         tag("script", src=up + "assets/pages.js"),
         [tag("script", src=up + one, defer=True) for one in scripts],
     )

@@ -446,6 +446,5 @@ def foot(view: View) -> Markup:
         "p",
         "Made with ",
         text(words or "no environment named", 600),
-        f". {len(view.history.series)} series, {len(view.history.commits)} commits. ",
-        "Modelled numbers come from a model of compiled code, never from an NPU.",
+        ". Modelled numbers come from a model of compiled code, never from an NPU.",
     )

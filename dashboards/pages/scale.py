@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -183,16 +182,16 @@ def _timed(command: list[str], place: Path) -> dict[str, Any]:
     environment |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     if shutil.which("taskset"):
         command = ["taskset", "-c", str(min(os.sched_getaffinity(0))), *command]
-    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
-    if done.returncode:
-        raise SystemExit(done.stderr[-2000:])
-    return {
-        "wall": round(wall, 2),
-        "processor": round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 2),
-        "peak_mb": round(after.ru_maxrss / 1024),
-    }
+    start = time.perf_counter()
+    with tempfile.TemporaryFile() as said:
+        started = subprocess.Popen(command, env=environment, stdout=said, stderr=said)
+        _, status, used = os.wait4(started.pid, 0)
+        wall = time.perf_counter() - start
+        if status:
+            said.seek(0)
+            raise SystemExit(said.read()[-2000:].decode(errors="replace"))
+    seconds = round(used.ru_utime + used.ru_stime, 2)
+    return {"wall": round(wall, 2), "processor": seconds, "peak_mb": round(used.ru_maxrss / 1024)}
 
 
 def timed_publish(place: Path) -> dict[str, Any]:

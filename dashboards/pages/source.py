@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dashboards.pages.view import Kernel
-from dashboards.repository import Commit, RepositoryError, git
+from dashboards.repository import Commit, git
 
 MAX_LINES = 400
 MAX_COMMITS = 50
@@ -22,41 +22,30 @@ CODE = re.compile(r"[0-9a-f]{8,64}\Z")
 
 @dataclass(frozen=True)
 class Difference:
-    """Lines of `git diff`; `narrow` when they are of the kernel's own files; `error` says why there are none."""
+    """Lines of `git diff`; `narrow` when they are of the kernel's own files."""
 
     commits: tuple[Commit, ...] = ()
     lines: tuple[str, ...] = ()
     narrow: bool = True
-    error: str = ""
 
 
 def difference(repo: Path, good: str, bad: str, kernel: Kernel) -> Difference:
-    """The source of a kernel between two commits, and the commits in between."""
-    try:
-        log = git(
-            repo,
-            "log",
-            "--first-parent",
-            f"--max-count={MAX_COMMITS}",
-            "-z",
-            "--format=%H%x00%an%x00%s",
-            f"{good}..{bad}",
-            "--",
-        )
-        fields = log.split("\0")
-        rows = [fields[at : at + 3] for at in range(0, len(fields) - 2, 3)]
-        commits = tuple(Commit(name, subject, author) for name, author, subject in rows)
-        names = git(repo, "diff", "--no-renames", "--name-only", "-z", good, bad, "--").split("\0")
-        changed = [name for name in names if name]
-        own = own_files(changed, kernel)
-        shown = own or [name for name in changed if name.endswith(".py") and "test" not in name]
-        if not shown:
-            return Difference(commits)
-        how = ("--no-color", "--no-ext-diff", "--no-textconv", "-U3")
-        text = git(repo, "--literal-pathspecs", "diff", *how, good, bad, "--", *shown[:20])
-    except RepositoryError as error:
-        return Difference(error=f"git cannot show it: {error}")
-    lines = text.split("\n")
+    """The source of a kernel between two commits, and the commits in between; RepositoryError where git fails."""
+    log = git(
+        repo, "log", "--first-parent", f"--max-count={MAX_COMMITS}", "-z", "--format=%H%x00%an%x00%s",
+        f"{good}..{bad}", "--",
+    )  # fmt: skip
+    fields = log.split("\0")
+    rows = [fields[at : at + 3] for at in range(0, len(fields) - 2, 3)]
+    commits = tuple(Commit(name, subject, author) for name, author, subject in rows)
+    names = git(repo, "diff", "--no-renames", "--name-only", "-z", good, bad, "--").split("\0")
+    changed = [name for name in names if name]
+    own = own_files(changed, kernel)
+    shown = own or [name for name in changed if name.endswith(".py") and "test" not in name]
+    if not shown:
+        return Difference(commits)
+    how = ("--no-color", "--no-ext-diff", "--no-textconv", "-U3")
+    lines = git(repo, "--literal-pathspecs", "diff", *how, good, bad, "--", *shown[:20]).split("\n")
     if len(lines) > MAX_LINES:
         lines = [*lines[:MAX_LINES], f"… and {len(lines) - MAX_LINES} more lines"]
     return Difference(commits, tuple(lines), bool(own))

@@ -20,6 +20,8 @@ from dashboards.series import NOT_RUN, OK, SILENT_STATES, STATE_CODE, STATES, Se
 
 # The metric that stands for a kernel where only one is shown, best first.
 LEADING = ("cycles", "device_time", "device_time_cold", "host_time")
+# A measured change is confirmed by this many commits on the new level.
+ENOUGH = 3
 MODEL_OR_NOT = ((True, "Modelled"), (False, "Measured"))
 
 
@@ -203,7 +205,7 @@ def faced(event: Event) -> Event:
     if event.kind == STATE or not known:
         return event
     face = min(known, key=lambda one: (LEADING.index(one.metric), -abs(one.size)))
-    others = tuple(dataclasses.replace(one, members=()) for one in some if one is not face)
+    others = tuple(dataclasses.replace(one, members=()) if one.members else one for one in some if one is not face)
     return dataclasses.replace(face, members=others)
 
 
@@ -227,9 +229,9 @@ def confirmed(view: View, event: Event) -> tuple[bool, str]:
     values = view.history.value[event.series, event.first_bad_at :]
     after = int((~np.isnan(values)).sum())
     sure = f"{event.confidence:.0%} sure"
-    if after >= 3 and event.confidence >= 0.9:
-        return True, f"{sure}, {after} commits since"
-    return False, f"{sure}, only {after} commit{'s' * (after != 1)} since"
+    if after >= ENOUGH and event.confidence >= 0.9:
+        return True, f"{sure}, {ENOUGH} commits or more since"
+    return False, f"{sure}, {after} commit{'s' * (after != 1)} since"
 
 
 def title_of(event: Event) -> str:
