@@ -117,10 +117,10 @@ def explain_all(before: Iterable[Any], after: Iterable[Any]) -> Explanation:
     """The same for ops that make several launches: of the launches that differ, one after another."""
     olds, news = list(before), list(after)
     if len(olds) != len(news):
-        sentence = f"The job takes {_times(len(news), 'launch', 'launches')} instead of {len(olds)}."
+        sentence = f"The job is made of {_times(len(news), 'kernel')} instead of {len(olds)}."
         names = ", ".join(f"`{_compiled(one).kernel}`" for one in news)
-        evidence = Evidence("launches", len(olds), len(news))
-        return Explanation((sentence, f"It launches {names or 'nothing'}."), (evidence,), True, "", "launches")
+        evidence = Evidence("kernels", len(olds), len(news))
+        return Explanation((sentence, f"Now they are {names or 'none'}."), (evidence,), True, "", "launches")
     made = [explain(old, new) for old, new in zip(olds, news, strict=True)]
     different = sorted((one for one in made if one.cause != SAME), key=lambda one: not one.known)
     if not different:
@@ -355,8 +355,8 @@ def _words_of(place: Place | None, lines: Lines) -> tuple[str, str]:
     return shortened(f"{place[0]}:{place[1]}"), shortened(lines(place[0], place[1]))
 
 
-def _times(count: int, one: str, many: str = "") -> str:
-    return f"{count} {one if count == 1 else many or one + 's'}"
+def _times(count: int, one: str) -> str:
+    return f"{count} {one if count == 1 else one + 's'}"
 
 
 _VALUE = re.compile(r"%[\w$.-]+(?:#\d+)?")

@@ -422,12 +422,11 @@ class _Linalg:
                 derive + ", or update the carried one at the end of the loop",
                 first,
             )
-        if any(_is_loaded(n) for n in _lanes(mask, None)):
-            return (
-                f"{quoted} depends on loaded values and is not recognised",
-                "load and store under a range",
-                first,
-            )
+        loaded = next((n for n in compares if any(_is_loaded(i) for i in _lanes(n, None))), None)
+        if loaded is not None:
+            text = self.expression(loaded)[0]
+            quoted = f"the mask `{text}`" if text else "the mask"
+            return f"{quoted} depends on loaded values and is not recognised", "store under a range alone", loaded
         return f"{quoted} is not recognised", "write it as `offset < end`", first
 
     def expression(self, node: Node) -> tuple[str, ast.expr | None]:
@@ -584,7 +583,7 @@ class _Linalg:
                 lead = next(a for a in own if a.size == size).node
                 yield self.trait(
                     "more copies", f"{act} {argument}", len(own),
-                    f"the {act} `{argument}` in its loop is {{now}} ops instead of {{was}}", "", at=lead,
+                    f"copies an iteration for the {act} `{argument}`: {{now}} instead of {{was}}", "", at=lead,
                 )  # fmt: skip
                 if size:
                     yield self.trait(

@@ -22,7 +22,11 @@ def line_of(file: str, line: int) -> str:
 
 
 def shortened(text: str) -> str:
+<<<<<<< HEAD
     """A line as it is quoted: no indent, no longer than a reader wants, nothing a terminal would obey."""
+=======
+    """A line as it is quoted: without its indent, of a length to read, nothing in it that a terminal obeys."""
+>>>>>>> explain
     text = "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
     return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
 
@@ -41,14 +45,27 @@ def _read(file: str, path: tuple[str, ...]) -> tuple[str, ...]:
     return ()
 
 
+_AROUND = (("", ""), ("", " pass"), ("f(", ")"), ("f(", ""), ("", ")"), ("", "))"))
+"""What makes a line of a longer statement one that can be parsed: a header, arguments, a call that goes on."""
+
+
+def _parsed(text: str) -> tuple[ast.AST | None, int]:
+    """A line's tree, and how many characters were put in front of it."""
+    for before, after in _AROUND:
+        try:
+            return ast.parse(before + text + after), len(before)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+    return None, 0
+
+
 def mask_at(text: str, column: int) -> ast.expr | None:
     """The condition that a place of a line belongs to: a `mask=` argument, what is assigned, or a comparison."""
-    bare = text.strip()
     column -= len(text) - len(text.lstrip())
-    try:
-        tree = ast.parse(bare)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree, before = _parsed(text.strip().rstrip(","))
+    if tree is None:
         return None
+    column += before
 
     def holds(node: ast.expr) -> bool:
         return node.col_offset <= column < (node.end_col_offset or 0)

@@ -185,3 +185,135 @@ def plus_one(rows, pool, start, end, source, pool_len, UPPER: tl.constexpr, BLOC
         offset = i * BLOCK + tl.arange(0, BLOCK)
         mask = offset < length
         tl.store(target + offset, tl.load(src + offset, mask=mask) + 1, mask=mask)
+
+
+# ---- the same patterns in another kernel: normalised rows
+
+
+@triton.jit
+def rms(x, w, out, rows, cols, BLOCK: tl.constexpr):
+    for r in range(tl.program_id(0), rows, 8):
+        c = tl.arange(0, BLOCK)
+        v = tl.load(x + r * cols + c, mask=c < cols, other=0.0)
+        s = tl.sum(v * v, 0) / cols
+        tl.store(
+            out + r * cols + c, v * tl.rsqrt(s + 1e-6) * tl.load(w + c, mask=c < cols, other=0.0), mask=c < cols
+        )
+
+
+@triton.jit
+def rms_rev(x, w, out, rows, cols, BLOCK: tl.constexpr):
+    for r in range(tl.program_id(0), rows, 8):
+        c = tl.arange(0, BLOCK)
+        v = tl.load(x + r * cols + c, mask=c < cols, other=0.0)
+        s = tl.sum(v * v, 0) / cols
+        tl.store(
+            out + r * cols + c, v * tl.rsqrt(s + 1e-6) * tl.load(w + c, mask=c < cols, other=0.0), mask=cols > c
+        )
+
+
+@triton.jit
+def rms_i64(x, w, out, rows, cols, BLOCK: tl.constexpr):
+    for r in range(tl.program_id(0), rows, 8):
+        c = tl.arange(0, BLOCK).to(tl.int64)
+        v = tl.load(x + r * cols + c, mask=c < cols.to(tl.int64) * 1, other=0.0)
+        s = tl.sum(v * v, 0) / cols
+        v = tl.where((c * 3) % 7 < 5, v, 0.0)
+        tl.store(
+            out + r * cols + c, v * tl.rsqrt(s + 1e-6) * tl.load(w + c, mask=c < cols, other=0.0), mask=c < cols
+        )
+
+
+@triton.jit
+def rms_gather(x, w, out, rows, cols, BLOCK: tl.constexpr):
+    for r in range(tl.program_id(0), rows, 8):
+        c = tl.arange(0, BLOCK)
+        v = tl.load(x + r * cols + c, mask=c < cols, other=0.0)
+        s = tl.sum(v * v, 0) / cols
+        i = tl.load(w + c, mask=c < cols, other=0.0).to(tl.int32)
+        tl.store(
+            out + r * cols + c, v * tl.rsqrt(s + 1e-6) * tl.load(w + i, mask=c < cols, other=0.0), mask=c < cols
+        )
+
+
+@triton.jit
+def rms_mod(x, w, out, rows, cols, BLOCK: tl.constexpr):
+    for r in range(tl.program_id(0), rows, 8):
+        c = tl.arange(0, BLOCK)
+        v = tl.load(x + r * cols + c, mask=c < cols, other=0.0)
+        s = tl.sum(v * v, 0) / cols
+        tl.store(
+            out + r * cols + c,
+            v * tl.rsqrt(s + 1e-6) * tl.load(w + c % 64, mask=c < cols, other=0.0),
+            mask=c < cols,
+        )
+
+
+@triton.jit
+def rms_odd_mask(x, w, out, rows, cols, BLOCK: tl.constexpr):
+    for r in range(tl.program_id(0), rows, 8):
+        c = tl.arange(0, BLOCK)
+        v = tl.load(x + r * cols + c, mask=c < cols, other=0.0)
+        s = tl.sum(v * v, 0) / cols
+        tl.store(
+            out + r * cols + c,
+            v * tl.rsqrt(s + 1e-6) * tl.load(w + c, mask=c < cols, other=0.0),
+            mask=(c < cols) & (v > 0.0),
+        )
+
+
+@triton.jit
+def rms_carry(x, w, out, rows, cols, BLOCK: tl.constexpr):
+    c0 = tl.arange(0, BLOCK)
+    c = c0 + tl.program_id(0) * cols - 8 * cols
+    for _ in range(tl.program_id(0), rows, 8):
+        c += 8 * cols
+        v = tl.load(x + c, mask=c < rows * cols, other=0.0)
+        s = tl.sum(v * v, 0) / cols
+        tl.store(
+            out + c, v * tl.rsqrt(s + 1e-6) * tl.load(w + c0, mask=c0 < cols, other=0.0), mask=c < rows * cols
+        )
+
+
+@triton.jit
+def rms_cumsum(x, w, out, rows, cols, BLOCK: tl.constexpr):
+    for r in range(tl.program_id(0), rows, 8):
+        c = tl.arange(0, BLOCK)
+        v = tl.load(x + r * cols + c, mask=c < cols, other=0.0)
+        s = tl.max(tl.cumsum(v * v, 0), 0) / cols
+        tl.store(
+            out + r * cols + c, v * tl.rsqrt(s + 1e-6) * tl.load(w + c, mask=c < cols, other=0.0), mask=c < cols
+        )
+
+
+@triton.jit
+def rms_prefetch(x, w, out, rows, cols, BLOCK: tl.constexpr):
+    c = tl.arange(0, BLOCK)
+    v = tl.load(x + tl.program_id(0) * cols + c, mask=c < cols, other=0.0)
+    for r in range(tl.program_id(0), rows, 8):
+        n = tl.load(x + (r + 8) * cols + c, mask=c < cols, other=0.0)
+        s = tl.sum(v * v, 0) / cols
+        tl.store(
+            out + r * cols + c, v * tl.rsqrt(s + 1e-6) * tl.load(w + c, mask=c < cols, other=0.0), mask=c < cols
+        )
+        v = n
+
+
+@triton.jit
+def rms_scalarw(x, w, out, rows, cols, BLOCK: tl.constexpr):
+    for r in range(tl.program_id(0), rows, 8):
+        c = tl.arange(0, BLOCK)
+        v = tl.load(x + r * cols + c, mask=c < cols, other=0.0)
+        s = tl.sum(v * v, 0) / cols
+        g = tl.load(w + r, mask=r < cols, other=0.0)
+        tl.store(out + r * cols + c, v * tl.rsqrt(s + 1e-6) * g, mask=c < cols)
+
+
+@triton.jit
+def rms_or(x, w, out, rows, cols, BLOCK: tl.constexpr):
+    for r in range(tl.program_id(0), rows, 8):
+        c = (r * 256) | tl.arange(0, BLOCK)
+        d = tl.arange(0, BLOCK)
+        v = tl.load(x + c, mask=d < cols, other=0.0)
+        s = tl.sum(v * v, 0) / cols
+        tl.store(out + c, v * tl.rsqrt(s + 1e-6) * tl.load(w + d, mask=d < cols, other=0.0), mask=d < cols)

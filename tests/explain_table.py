@@ -108,6 +108,16 @@ PATTERNS = {
     "table_lookup": (ELEMENTS, "gather"),
     "running_sum": ("cumsum",),
     "sum_in_loop": ("reduced to a scalar", "loop"),
+    "rms_rev": (TILE, "`cols > c`", "write `c < cols`"),
+    "rms_i64": ("i64", "scalar", "remainder"),
+    "rms_gather": ("`w`", ELEMENTS, "gather"),
+    "rms_mod": ("`w`", ELEMENTS, "`%`"),
+    "rms_odd_mask": (TILE, "loaded", "v > 0.0"),
+    "rms_carry": (TILE, "carried", "before they are used"),
+    "rms_cumsum": ("cumsum",),
+    "rms_prefetch": ("prefetch", "next iteration"),
+    "rms_scalarw": ("`w`", "single element", "mask"),
+    "rms_or": (ELEMENTS, "`|`"),
 }
 """Kernel of the tests -> what must be said of it against the plain loop with derived offsets."""
 
@@ -115,6 +125,9 @@ HARMLESS = ("carried_pointers", "scalar_carry", "mask_or_equal", "two_ranges", "
 """Kernels that compile as well as the plain loop: nothing costly may be claimed."""
 
 CONSTANTS = {"UPPER": 64, "BLOCK": 128}
+
+
+RMS = {"BLOCK": 256}
 
 
 def arguments(dtype: str = "int32") -> dict[str, object]:
@@ -125,14 +138,24 @@ def arguments(dtype: str = "int32") -> dict[str, object]:
     return {**made, "pool_len": 1024}
 
 
+def rms_arguments() -> dict[str, object]:
+    import torch
+
+    made = {"x": torch.zeros(64, 200), "w": torch.zeros(256), "out": torch.zeros(64, 200)}
+    return {**made, "rows": 64, "cols": 200}
+
+
 def compiled(name: str, dtype: str = "int32"):
     """A kernel of the tests, compiled."""
+    if name.startswith("rms"):
+        return compile_kernel(getattr(explain_kernels, name), rms_arguments(), RMS)
     kernel = getattr(explain_kernels, name, None) or getattr(model_kernels, name)
     return compile_kernel(kernel, arguments(dtype), CONSTANTS)
 
 
 def pattern(name: str) -> Explanation:
-    return explain(compiled("assign_derived" if name.startswith("assign_") else "base"), compiled(name))
+    plain = {"assign": "assign_derived", "rms": "rms"}.get(name.partition("_")[0], "base")
+    return explain(compiled(plain), compiled(name))
 
 
 def sides(op: str, impl: str, case: str) -> list:

@@ -229,7 +229,7 @@ def test_jobs_of_several_launches():
     said = explain_all([good, good], [good, bad])
     assert said.cause == "element by element" and "`&`" in said.sentences[0]
     fewer = explain_all([good, good], [good])
-    assert "1 launch instead of 2" in fewer.sentences[0]
+    assert "1 kernel instead of 2" in fewer.sentences[0]
     assert explain_all([good, bad], [good, bad]).cause == "same code"
     assert explain_all([], []).cause == "same code"
 
@@ -337,6 +337,10 @@ def test_hostile_source_is_quoted_on_one_line():
         ("    mask = hi > save", 16, "hi > save", "save < hi"),
         ("tl.store(p + o, v, mask=n >= o)", 29, "n >= o", "o <= n"),
         ("if a < b: pass", 7, "a < b", "b > a"),
+        ("while a < b:", 10, "a < b", "b > a"),
+        ("        mask=n > o,", 17, "n > o", "o < n"),
+        ("    p + o, v, mask=n > o)", 23, "n > o", "o < n"),
+        ("tl.store(p, tl.load(q, mask=n > o),", 32, "n > o", "o < n"),
         ("mask = (a > b) | c", 12, "(a > b) | c", ""),
         ("mask = a > b > c", 11, "a > b > c", ""),
     ],

@@ -244,6 +244,6 @@ def test_twenty_batches_compile_a_handful_of_variants():
     with run_with(lambda launch: seen.add((launch.kernel, tuple(launch.constants.items())))):
         for requests in range(1, 201, 10):
             ASSIGN(**batch([requests % 7 + 1] * requests))
-            DRAFT(*(torch.arange(requests, dtype=torch.int32),), torch.zeros(requests, 64, dtype=torch.int32),
-                  torch.zeros(requests, dtype=torch.int32), torch.zeros(requests * 6, dtype=torch.int32), 2, 3)  # fmt: skip
+            rows, pool = torch.arange(requests), torch.zeros(requests, 64, dtype=torch.int32)
+            DRAFT(rows, pool, torch.zeros_like(rows), torch.zeros(requests * 6, dtype=torch.int32), 2, 3)
     assert len(seen) <= 6
