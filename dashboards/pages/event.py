@@ -88,7 +88,8 @@ def suspect(view: View, event: Event) -> str:
     if event.kind == BOUNDARY:
         return "another environment"
     if event.code_before and event.code_after and event.code_before != event.code_after:
-        return "the compiled code changed"
+        told = source.explained(event.code_before, event.code_after) if event.alarm and event.open else ()
+        return told[0] if told else "the compiled code changed"
     return "not known: no compiled code on record"
 
 
@@ -310,7 +311,7 @@ def _code(view: View, event: Event) -> Markup:
     if before == after:
         said = "The compiled code is the same at both commits: the machine, the driver or the model changed."
         return join([head, codes, tag("p", said)])
-    texts = source.compiled(before), source.compiled(after)
+    texts = source.compiled(before, after, view.results)
     sentences = source.explained(before, after)
     parts: list[object] = [head, codes]
     if sentences:
@@ -321,7 +322,7 @@ def _code(view: View, event: Event) -> Markup:
         parts.append(
             tag(
                 "p",
-                "The texts are not kept with these results; the first command above makes them again.",
+                "These kernels were not compiled on this machine; the first command above does that.",
                 class_="dim",
             )
         )
