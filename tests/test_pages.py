@@ -271,6 +271,12 @@ def test_states_are_counted_with_their_reasons(tmp_path, state):
     assert "out[3] is 5, expected 9" in read(tmp_path / "site", "health.html").text
 
 
+def test_a_failing_twin_is_no_alarm(tmp_path):
+    place = page_history.plain(tmp_path, length=4, factor=1.0, wrong="wrong result", wrong_impl="carried")
+    text = read(built(place, tmp_path / "site")).text
+    assert "✓ Nothing is wrong." in text and "1 wrong result" in text and "out[3] is 5, expected 9" in text
+
+
 def test_modelled_and_measured_have_their_own_sections(site):
     for name in ("index.html", "events.html", KERNEL, "compilers.html"):
         kinds = {
@@ -355,7 +361,10 @@ def test_commands_are_safe_in_a_shell(hostile_site):
         for _, attributes in page.tags:
             if attributes.get("data-copy"):
                 words = shlex.split(attributes["data-copy"])
-                assert words[:1] == ["ascend-perf"] and ";" not in words
+                assert words[0] == "ascend-perf" and len(words) in (6, 11)
+                if "--case" in words:
+                    texts = {markup.visible(one[:900]) for one in page_history.HOSTILE}
+                    assert words[words.index("--case") + 1] in texts
 
 
 def test_compiled_code_is_shown_side_by_side_with_its_explanation(plain, tmp_path, monkeypatch):
