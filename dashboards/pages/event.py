@@ -95,10 +95,11 @@ def suspect(view: View, event: Event) -> str:
 
 def commands(event: Event) -> dict[str, str]:
     """What to type: the command that shows the change again, and the one that finds its commit."""
-    again = ["ascend-perf", "run", event.first_bad, "--ops", event.op, "--force"]
+    again = ["ascend-perf", "run", event.first_bad, f"--ops={event.op}", "--force"]
     find = ["ascend-perf", "bisect", f"{event.suite}.track_{event.metric}"]
-    find += ["--case", event.case] if event.case else []
-    find += ["--impl", event.impl] if event.impl else []
+    # with `=`, a name that starts with a dash is no option
+    find += [f"--case={event.case}"] if event.case else []
+    find += [f"--impl={event.impl}"] if event.impl else []
     find += ["--good", event.last_good, "--bad", event.first_bad]
     return {"reproduce": shlex.join(again), "bisect": shlex.join(find)}
 
