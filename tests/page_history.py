@@ -57,11 +57,13 @@ def kernel_repository(folder: Path, length: int) -> tuple[str, ...]:
     return tuple(asv.git(folder, "log", "--reverse", "--format=%H").split())
 
 
-def plain(root: Path, *, length: int = LENGTH, factor: float = 1.25, wrong: str = "") -> Place:
+def plain(
+    root: Path, *, length: int = LENGTH, factor: float = 1.25, wrong: str = "", wrong_impl: str = "derived"
+) -> Place:
     """One op with a twin that takes twice its cycles; the op's numbers jump by `factor` at commit JUMP
     (the large case's cycles by half of that).
 
-    `wrong` is a state that the op's own small case ends in at the newest commit.
+    `wrong` is a state that the small case of `wrong_impl` ends in at the newest commit.
     """
     commits = kernel_repository(root / "repo", length)
     results = root / "results"
@@ -72,9 +74,11 @@ def plain(root: Path, *, length: int = LENGTH, factor: float = 1.25, wrong: str 
     for at, commit in enumerate(commits):
         step = factor if at >= JUMP else 1.0
         failed = bool(wrong) and at == length - 1
-        first = None if failed else 1000 * step
-        cycles = [first, 2000, 4000 * (1 + step) / 2, 8000]
-        counts = [None if failed else 4096, 4096, 8192, 8192]
+        first, twin = 1000 * step, 2000
+        if failed:
+            first, twin = (None, twin) if wrong_impl == IMPLS[0] else (first, None)
+        cycles = [first, twin, 4000 * (1 + step) / 2, 8000]
+        counts = [first and 4096, twin and 4096, 8192, 8192]
         files = {
             f"{MODELLED}.track_cycles": asv.row(cycles, (CASES, IMPLS)),
             f"{MODELLED}.track_ub_bytes": asv.row(counts, (CASES, IMPLS)),
@@ -102,7 +106,7 @@ def plain(root: Path, *, length: int = LENGTH, factor: float = 1.25, wrong: str 
         for suite, machine in ((MODELLED, "model"), (MEASURED, "npu-1")):
             for case in CASES:
                 for impl in IMPLS:
-                    bad = failed and suite == MODELLED and (case, impl) == ("small", "derived")
+                    bad = failed and suite == MODELLED and (case, impl) == ("small", wrong_impl)
                     twin = impl != IMPLS[0]
                     lines.append(
                         asv.state_line(

@@ -234,15 +234,15 @@ def _pipes(simulations: Iterable[Any]) -> dict[str, dict[str, int]]:
 
 
 def _keep_code(compiled: Any) -> None:
-    """Leave the compiled form in `<results>/code`, under the name that the sidecar's lines give it."""
+    """Leave the compiled form in `<results>/code`, for pages on a machine that did not compile it."""
     folder = os.environ.get("ASCEND_PERF_RESULTS")
-    if not folder or compiled is None or not compiled.hivm:
+    if not folder or compiled is None or not compiled.linalg:
         return
     place = Path(folder, "code", f"{compiled.code[:16]}.txt.gz")
     if not place.exists():
         place.parent.mkdir(parents=True, exist_ok=True)
         part = place.with_suffix(f".{os.getpid()}")
-        part.write_bytes(gzip.compress(compiled.hivm.encode(), mtime=0))
+        part.write_bytes(gzip.compress(compiled.linalg.encode(), mtime=0))
         part.replace(place)
 
 

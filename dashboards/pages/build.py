@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import json
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -332,32 +333,21 @@ def _own_digest() -> str:
     return data.digest_of(*(path.read_bytes() for path in files))
 
 
-class progress:
+@contextlib.contextmanager
+def progress(silent: bool) -> Iterator[Step]:
     """A bar on the terminal; nothing where the output is no terminal."""
+    if silent or not sys.stderr.isatty():
+        yield quiet
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    def __init__(self, silent: bool) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    words = TextColumn("{task.description}", markup=False)
+    columns = (TextColumn("{task.percentage:>3.0f}%"), BarColumn(), TimeElapsedColumn(), words)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=1)
 
-        console = Console(stderr=True)
-        self.bar = Progress(
-            TextColumn("{task.percentage:>3.0f}%"),
-            BarColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.description}", markup=False),
-            console=console,
-            disable=silent or not console.is_terminal,
-            transient=True,
-        )
-        self.task = self.bar.add_task("", total=1)
+        def step(what: str, done: int, of: int) -> None:
+            bar.update(task, description=visible(what), completed=done, total=max(of, 1))
 
-    def __enter__(self) -> Step:
-        self.bar.start()
-        return self.step
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.stop()
-
-    def step(self, what: str, done: int, of: int) -> None:
-        """Shows how far the work is."""
-        self.bar.update(self.task, description=visible(what), completed=done, total=max(of, 1))
+        yield step

@@ -88,16 +88,18 @@ def suspect(view: View, event: Event) -> str:
     if event.kind == BOUNDARY:
         return "another environment"
     if event.code_before and event.code_after and event.code_before != event.code_after:
-        return "the compiled code changed"
+        told = source.explained(event.code_before, event.code_after) if event.alarm and event.open else ()
+        return told[0] if told else "the compiled code changed"
     return "not known: no compiled code on record"
 
 
 def commands(event: Event) -> dict[str, str]:
     """What to type: the command that shows the change again, and the one that finds its commit."""
-    again = ["ascend-perf", "run", event.first_bad, "--ops", event.op, "--force"]
+    again = ["ascend-perf", "run", event.first_bad, f"--ops={event.op}", "--force"]
     find = ["ascend-perf", "bisect", f"{event.suite}.track_{event.metric}"]
-    find += ["--case", event.case] if event.case else []
-    find += ["--impl", event.impl] if event.impl else []
+    # with `=`, a name that starts with a dash is no option
+    find += [f"--case={event.case}"] if event.case else []
+    find += [f"--impl={event.impl}"] if event.impl else []
     find += ["--good", event.last_good, "--bad", event.first_bad]
     return {"reproduce": shlex.join(again), "bisect": shlex.join(find)}
 
@@ -310,7 +312,7 @@ def _code(view: View, event: Event) -> Markup:
     if before == after:
         said = "The compiled code is the same at both commits: the machine, the driver or the model changed."
         return join([head, codes, tag("p", said)])
-    texts = source.compiled(before), source.compiled(after)
+    texts = source.compiled(before, after, view.results)
     sentences = source.explained(before, after)
     parts: list[object] = [head, codes]
     if sentences:
@@ -321,7 +323,7 @@ def _code(view: View, event: Event) -> Markup:
         parts.append(
             tag(
                 "p",
-                "The texts are not kept with these results; the first command above makes them again.",
+                "These kernels were not compiled on this machine; the first command above does that.",
                 class_="dim",
             )
         )

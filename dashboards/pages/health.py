@@ -17,7 +17,7 @@ from dashboards.pages.view import View
 from dashboards.series import NOT_RUN, OK, STATE_CODE
 
 LEAST_POINTS = 8
-NEWEST_POINTS = 200
+NEWEST_POINTS = 100
 SHOWN = 300
 
 

@@ -12,7 +12,16 @@ from dashboards.pages import data
 from dashboards.pages.event import range_text, suspect
 from dashboards.pages.kernel import compiler_of, own_rows, status_table
 from dashboards.pages.markup import Markup, dim, join, page, quantity, table, tag, text
-from dashboards.pages.view import LEADING, MODEL_OR_NOT, View, confirmed, event_path, kind_label, state_of
+from dashboards.pages.view import (
+    LEADING,
+    MODEL_OR_NOT,
+    View,
+    confirmed,
+    event_name,
+    event_path,
+    kind_label,
+    state_of,
+)
 from dashboards.series import OK, SILENT_STATES, STATES
 from dashboards.text import change as percent
 
@@ -154,7 +163,13 @@ def _urgency(event: Event) -> int:
 
 
 def event_row(view: View, event: Event, *, folded: bool = False) -> Markup:
-    """One line of a list of events."""
+    """One line of a list of events; a folded one shows when it is asked for."""
+    name = event_name(event)
+    made = view.event_rows.get(name) or view.event_rows.setdefault(name, _event_row(view, event))
+    return Markup(made.replace("<tr ", "<tr data-folded ", 1)) if folded else made
+
+
+def _event_row(view: View, event: Event) -> Markup:
     kernel = view.kernel_of[event.series]
     sure, why = confirmed(view, event)
     if event.kind == STATE:
@@ -203,7 +218,6 @@ def event_row(view: View, event: Event, *, folded: bool = False) -> Markup:
         data_compiler=data.shown(compiler_of(series)),
         data_metric=data.shown(event.metric),
         data_state="|".join(states),
-        data_folded=folded,
         tabindex="0",
     )
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import functools
+import gzip
 import re
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,14 +62,18 @@ def own_files(changed: Sequence[str], kernel: Kernel) -> list[str]:
     return own or [name for name in code if kernel.family in Path(name).parts[:-1]]
 
 
-def compiled(code: str) -> str:
-    """The compiler's output of one launch or several, from the compiler's cache; empty where it is not kept."""
-    texts = [_kept(part) for part in code.split("+")]
-    return "\n".join(texts) if all(texts) else ""
+def compiled(before: str, after: str, results: Path | None) -> tuple[str, str]:
+    """Two compiled forms as texts: of the compiler's cache, else of the results folder; empty where neither has
+    both."""
+    for read in (_cached, functools.partial(_kept, results)):
+        texts = [[read(part) for part in code.split("+")] for code in (before, after)]
+        if all(one for side in texts for one in side):
+            return "\n".join(texts[0]), "\n".join(texts[1])
+    return "", ""
 
 
 @functools.lru_cache(maxsize=64)
-def _kept(name: str) -> str:
+def _cached(name: str) -> str:
     if not CODE.match(name):
         return ""
     try:
@@ -78,17 +84,29 @@ def _kept(name: str) -> str:
     return found.compiled.linalg[:MAX_CODE_BYTES] if found else ""
 
 
-def explained(before: str, after: str) -> list[str]:
+@functools.lru_cache(maxsize=64)
+def _kept(results: Path | None, name: str) -> str:
+    if results is None or not CODE.match(name):
+        return ""
+    try:
+        with gzip.open(results / "code" / f"{name}.txt.gz") as file:
+            return file.read(MAX_CODE_BYTES).decode("utf-8", "replace")
+    except (OSError, EOFError, zlib.error):
+        return ""
+
+
+@functools.lru_cache(maxsize=1024)
+def explained(before: str, after: str) -> tuple[str, ...]:
     """Sentences of `ascend_model.explain` on two code hashes, none where the compiled kernels are not here."""
     try:
         from ascend_model.explain import explain_codes
     except ImportError:
-        return []
+        return ()
     try:
         found = explain_codes(before, after)
     except (ValueError, KeyError, IndexError, TypeError) as error:
-        return [f"The difference cannot be explained: {error}"]
-    return list(found.sentences) if found else []
+        return (f"The difference cannot be explained: {error}",)
+    return tuple(found.sentences) if found else ()
 
 
 def bare(code: str) -> str:

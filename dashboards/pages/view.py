@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from dashboards.events import BOUNDARY, REGRESSION, STATE, Event
+from dashboards.pages.markup import Markup
 from dashboards.repository import Commit
 from dashboards.results import Detail, History
 from dashboards.series import NOT_RUN, OK, SILENT_STATES, STATE_CODE, STATES, Series
@@ -84,6 +85,11 @@ class View:
     @functools.cached_property
     def kernel_of(self) -> dict[int, Kernel]:
         return {row: kernel for kernel in self.kernels for row in kernel.rows}
+
+    @functools.cached_property
+    def event_rows(self) -> dict[str, Markup]:
+        """Lines of lists of events by the event's name: the overview and the list of all share them."""
+        return {}
 
     @functools.cached_property
     def last(self) -> np.ndarray:
