@@ -186,6 +186,7 @@ def test_compilers_make_a_grid(repo, capsys, monkeypatch):
     assert shares == pytest.approx({"commit": 0.8, "compiler": 0.2, "interaction": 0})
     [step] = found["grid"]["compiler_steps"]
     assert (step["from"], step["to"]) == ("1.5", "2.0")
+    assert (found["before"], found["after"]) == (100, 125)
     _, out, _ = bisect(BENCH, *ROW, "--good", first, "--compiler", "1.0..2.0", capsys=capsys)
     assert "commit 80.0 %" in out and "ascendnpu-ir 1.5 -> 2.0" in out
 
@@ -449,3 +450,12 @@ def test_a_row_without_a_state_does_not_count(repo, capsys, monkeypatch):
     (repo / ".asv/results/states" / f"{hashes[0]}.jsonl").unlink()
     with pytest.raises(AssertionError, match="nothing has to be run"):
         cli.main(["bisect", MODELLED, "--case", "large", "--impl", "op", "--good", hashes[0], "--quiet"])
+
+
+def test_the_row_to_look_at_is_not_chosen_from_a_part_of_the_rows(repo, capsys, monkeypatch):
+    hashes = stored_results(repo, monkeypatch)
+    for one in (hashes[0], hashes[-1]):
+        (repo / ".asv/results/states" / f"{one}.jsonl").unlink()
+        states_file(repo / ".asv/results", one, [state_line(one, "small", "op")])
+    with pytest.raises(AssertionError, match="nothing has to be run"):
+        cli.main(["bisect", MODELLED, "--good", hashes[0], "--quiet"])
