@@ -164,13 +164,14 @@ class Evaluator:
         for history in self._histories():
             for commit in self.commits[point.commit]:
                 found: dict[tuple[str, str], Outcome | None] = {}
+                roles: dict[tuple[str, str], str] = {}
                 at = history.column(commit)
                 for row, one in enumerate(history.series):
                     if at is None or not self.target.suits(one) or history.state_name(row, at) == NOT_RUN:
                         continue
                     narrow = replace(self.target, case=one.case, impl=one.impl)
                     found[one.case, one.impl] = outcome_of(history, commit, narrow, versions, sure=True)
-                roles = {(one.case, one.impl): history.role(row) for row, one in enumerate(history.series)}
+                    roles[one.case, one.impl] = history.role(row)
                 kept = {key: outcome for key, outcome in found.items() if outcome is not None}
                 if found and len(kept) == len(found):
                     return {key: outcome for key, outcome in kept.items() if roles[key] == "op"}

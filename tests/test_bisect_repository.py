@@ -27,7 +27,7 @@ BENCH = "bench_token_pool.ModelledAssignReqToTokenPool.track_cycles"
 COMMITS = 64
 CULPRIT = 39
 # Seconds until a commit that hangs is given up; the others take a few.
-PATIENCE = 120
+PATIENCE = 75
 STORE = "tl.store(target + offset, slots, mask=offset < length)"
 CALL = "    copy.launch(req_pool_indices"
 
