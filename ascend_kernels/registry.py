@@ -1,63 +1,24 @@
-"""Every op under watch, one row each.  Tests, benchmarks, model and pages are made from these rows."""
+"""Every op under watch.  Tests, benchmarks, model and pages are made from these rows.
+
+A family keeps its rows in `<family>/ops.py`, one an op; a new family is found by itself.
+"""
 
 from __future__ import annotations
 
-from . import token_pool
+import importlib
+
+from . import families
 from .harness.spec import Op
-from .token_pool import cases as token_pool_cases
-from .token_pool import reference as token_pool_reference
-from .token_pool import twins as token_pool_twins
 
 
-def _span_bytes(arguments) -> int:
-    metadata = [arguments[n] for n in ("req_pool_indices", "start_offset", "end_offset")]
-    values = arguments["out_cache_loc"]
-    copied = values.numel() * (values.element_size() + arguments["req_to_token"].element_size())
-    return copied + sum(m.numel() * m.element_size() for m in metadata)
+def _rows() -> dict[str, Op]:
+    found: dict[str, Op] = {}
+    for family in families():
+        for op in importlib.import_module(f"{__package__}.{family}.ops").ROWS:
+            if op.name in found or op.family != family:
+                raise ValueError(f"row {op.name} in {family}/ops.py: name taken, or of family {op.family}")
+            found[op.name] = op
+    return found
 
 
-def _draft_bytes(arguments) -> int:
-    metadata = [arguments[n] for n in ("req_pool_indices", "seq_lens")]
-    values = arguments["out_cache_loc"]
-    copied = values.numel() * (values.element_size() + arguments["req_to_token"].element_size())
-    return copied + sum(m.numel() * m.element_size() for m in metadata)
-
-
-_ROWS = (
-    Op(
-        name="assign_req_to_token_pool",
-        family="token_pool",
-        call=token_pool.assign_req_to_token_pool,
-        reference=token_pool_reference.assign_req_to_token_pool,
-        torch_form=token_pool_reference.assign_in_torch,
-        cases=token_pool_cases.ASSIGN,
-        writes=("req_to_token",),
-        implementations=("derived",),
-        twins=token_pool_twins.ASSIGN,
-        bytes_moved=_span_bytes,
-    ),
-    Op(
-        name="assign_extend_cache_locs",
-        family="token_pool",
-        call=token_pool.assign_extend_cache_locs,
-        reference=token_pool_reference.assign_extend_cache_locs,
-        torch_form=token_pool_reference.extend_in_torch,
-        cases=token_pool_cases.EXTEND,
-        writes=("out_cache_loc",),
-        implementations=("derived",),
-        bytes_moved=_span_bytes,
-    ),
-    Op(
-        name="assign_draft_cache_locs",
-        family="token_pool",
-        call=token_pool.assign_draft_cache_locs,
-        reference=token_pool_reference.assign_draft_cache_locs,
-        torch_form=token_pool_reference.draft_in_torch,
-        cases=token_pool_cases.DRAFT,
-        writes=("out_cache_loc",),
-        implementations=("derived",),
-        bytes_moved=_draft_bytes,
-    ),
-)
-
-OPS: dict[str, Op] = {op.name: op for op in _ROWS}
+OPS: dict[str, Op] = _rows()

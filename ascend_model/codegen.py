@@ -8,6 +8,7 @@ count that depends on no constant.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import struct
@@ -443,8 +444,6 @@ class Generator:
                 self.loaded |= base.get(op.operands[0], set())
             elif op.name in ("hivm.hir.store", "memref.store"):
                 self.stored |= base.get(op.operands[1], set())
-                if op.enum("atomic_kind", "none") != "none":
-                    self.loaded |= set()
 
     def _finish_namespace(self) -> None:
         machine = self.machine
@@ -574,8 +573,11 @@ class Generator:
         kind = op.result_types[0]
         lo, hi = int_range(kind)
         expr = a.expr
-        if a.type == "i1" and not unsigned and kind != "i1":
-            self.bind(op, f"-1 if {expr} else 0", -1, 0)
+        if a.type == "i1" and kind != "i1":
+            self.bind(op, f"{1 if unsigned else -1} if {expr} else 0", 0 if unsigned else -1, 1 if unsigned else 0)
+            return
+        if a.type == "i1" and kind != "i1":
+            self.bind(op, f"{expr} + 0", a.lo, a.hi)  # a comparison's result becomes a number
             return
         if kind == "i1":
             self.bind(op, f"{expr} & 1", 0, 1)
@@ -788,12 +790,8 @@ class Generator:
             offset, sizes, strides = (
                 self.mixed(op, k, dynamic) for k in ("static_offsets", "static_sizes", "static_strides")
             )
-            base: int | str = 0
-            if source.space == "ub":
-                assert source.root_index is not None
-                base = self.allocs[source.root_index].lo * 8 // ELEMENT_BITS[source.elem]
             self.cost("scalar.address")
-            start = self.total([(offset[0], 1)], base)
+            start = self.total([(offset[0], 1)], self.base(source))
             self.env[op.results[0]] = Memory(
                 source.space, source.elem, source.root, start, tuple(sizes), tuple(strides), source.root_index
             )
@@ -806,7 +804,7 @@ class Generator:
             steps: list[int | str] = []
             for a, b in zip(strides, source.strides):
                 steps.append(self.total([(a, b)], 0))
-            kept = self.kept_axes(op, sizes)
+            kept = self.kept_axes(op, sizes, steps)
             self.env[op.results[0]] = Memory(
                 source.space,
                 source.elem,
@@ -854,20 +852,24 @@ class Generator:
             "gm", kind.element, source.root, at // width, shape, strides, source.root_index
         )
 
+    def base(self, source: Memory) -> int | str:
+        """Where the whole buffer of a memref starts, in its elements."""
+        if source.space != "ub":
+            return 0
+        if source.root_index is not None:
+            return self.allocs[source.root_index].lo * 8 // ELEMENT_BITS[source.elem]
+        name = self.fresh("o")
+        self.emit(f"{name} = {source.root}.lo * 8 // {ELEMENT_BITS[source.elem]}")
+        return name
+
     def metadata(self, op: Op, source: Memory) -> None:
-        """A memref taken apart: its base, and its offset, sizes and strides as numbers."""
-        if source.space == "ub" and source.root_index is None:
-            raise unsupported(op, "of a buffer chosen at run time")
-        base = 0
-        if source.root_index is not None and source.space == "ub":
-            base = self.allocs[source.root_index].lo * 8 // ELEMENT_BITS[source.elem]
-        start = source.offset - base if isinstance(source.offset, int) else self.total([(1, source.offset)], -base)
+        """A memref taken apart: its whole buffer, and offset, sizes and strides in it."""
+        base = self.base(source)
         self.env[op.results[0]] = Memory(source.space, source.elem, source.root, base, (), (), source.root_index)
-        for result, part in zip(op.results[1:], (start, *source.sizes, *source.strides)):
-            if isinstance(part, int):
-                self.env[result] = Scalar(literal(part), "index", part, part)
-            else:
-                self.env[result] = Scalar(part, "index", *int_range("index"))
+        offset = self.total([(source.offset, 1), (base, -1)], 0)
+        for result, value in zip(op.results[1:], (offset, *source.sizes, *source.strides)):
+            bounds = (value, value) if isinstance(value, int) else (-(1 << 31), (1 << 31) - 1)
+            self.env[result] = Scalar(str(value), "index", *bounds)
 
     def pointer_bitcast(self, op: Op) -> None:
         """The start of an argument seen as another element type; offsets into it come later, in its own units."""
@@ -879,29 +881,31 @@ class Generator:
             "gm", kind.element, source.root, 0, source.sizes, source.strides, source.root_index
         )
 
-    def kept_axes(self, op: Op, sizes: list[int | str]) -> list[int]:
-        """Axes a rank-reducing subview keeps: it drops axes of size one."""
+    def kept_axes(self, op: Op, sizes: Sequence[int | str], strides: Sequence[int | str]) -> list[int]:
+        """Axes a rank-reducing subview keeps: it drops axes of size one, and the result's sizes and strides tell
+        which (several may have size one)."""
         result = memref_type(op.result_types[0])
         assert result
         drop = len(sizes) - len(result.shape)
-        kept = list(range(len(sizes)))
-        wanted = list(result.shape)
-        if drop:
-            kept = []
-            for i, size in enumerate(sizes):
-                fits = len(kept) < len(wanted) and (
-                    wanted[len(kept)] == size or (wanted[len(kept)] is None and not isinstance(size, int))
-                )
-                if size == 1 and drop and not (fits and len(sizes) - i == len(wanted) - len(kept)):
-                    if not fits or wanted[len(kept)] != 1:
-                        drop -= 1
-                        continue
-                    drop -= 1
+        ones = [axis for axis, size in enumerate(sizes) if size == 1]
+
+        def agrees(known: int | None, value: int | str) -> bool:
+            return not isinstance(value, int) if known is None else not isinstance(value, int) or known == value
+
+        def axes(with_strides: bool) -> list[int] | None:
+            for dropped in itertools.combinations(ones, drop):
+                kept = [axis for axis in range(len(sizes)) if axis not in dropped]
+                if not all(agrees(known, sizes[axis]) for known, axis in zip(result.shape, kept)):
                     continue
-                kept.append(i)
-        if len(kept) != len(wanted):
+                if not with_strides or all(agrees(k, strides[axis]) for k, axis in zip(result.strides, kept)):
+                    return kept
+            return None
+
+        # A stride of an axis of size one carries no meaning, so a result may state another one for it.
+        found = axes(True) or axes(False)
+        if found is None:
             raise unsupported(op, "with this rank reduction")
-        return kept
+        return found
 
     def reshape(self, op: Op, source: Memory, dynamic: list[str]) -> None:
         groups = [

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from . import toolchain
+from .source import line_of
 
 OK = "ok"
 FRONTEND_ERROR = "frontend error"  # triton refused the source
@@ -55,6 +56,7 @@ DTYPES = {
 LOCATION_LINE = re.compile(r"^#loc\d* = .*\n?", re.M)
 LOCATION_USE = re.compile(r' loc\((?:[^()"]|"(?:[^"\\]|\\.)*"|\((?:[^()"]|"(?:[^"\\]|\\.)*"|\([^()]*\))*\))*\)')
 LOCATION_FILE = re.compile(r'(loc\(")((?:[^"\\]|\\.)*)(")')
+LOCATION_PLACE = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):\d+')
 TELLING = re.compile(r"error:|[Aa]ssert|UNREACHABLE|LLVM ERROR|encountered|unsupported operation|dyn_cast|Error: ")
 HIVMC = re.compile(r"hivmc|Failed to run BiShengIR pipeline|BiShengIR pipeline")
 
@@ -131,10 +133,12 @@ def compile_kernel(
     if cache:
         kept = _read(record)
         if kept is not None:
+            _remember(made, record)
             return dataclasses.replace(made, **kept)
     kept = run_compiler(linalg, flags, version, timeout)
     if cache and kept["status"] != TIMED_OUT:
         _write(record, kept)
+        _remember(made, record)
     return dataclasses.replace(made, **kept)
 
 
@@ -418,3 +422,40 @@ def _write(record: Path, kept: dict[str, Any]) -> None:
     with os.fdopen(handle, "wb") as file:
         file.write(gzip.compress(json.dumps(kept).encode(), mtime=0))
     os.replace(name, record)
+
+
+def _remember(made: Compiled, record: Path) -> None:
+    """Let `stored` find a compiled kernel by the digits of its code that results keep."""
+    place = _by_code(made.code)
+    if place.exists():
+        return
+    named = {(match[1], int(match[2])) for match in LOCATION_PLACE.finditer(made.linalg)}
+    lines = {f"{file}:{line}": text for file, line in sorted(named) if (text := line_of(file, line))}
+    told = {name: getattr(made, name) for name in _TOLD}
+    _write(place, {**told, "record": record.name, "lines": lines})
+
+
+_TOLD = ("kernel", "target", "compiler", "triton_ascend", "arguments", "linalg", "code")
+CODE_DIGITS = 16
+"""Digits of a code that results keep."""
+
+
+def _by_code(code: str) -> Path:
+    return toolchain.cache_dir() / "by_code" / code[:2] / f"{code[:CODE_DIGITS]}.json.gz"
+
+
+def stored(code: str) -> tuple[Compiled, dict[str, str]] | None:
+    """A kernel that was compiled on this machine, by the first digits of its code, and `file:line` -> source text
+    as it was then.  None when there is none, or its record is damaged."""
+    if not re.fullmatch(r"[0-9a-f]{16,64}", code):
+        return None
+    try:
+        told = json.loads(gzip.decompress(_by_code(code).read_bytes()))
+        name, lines = str(told.pop("record")), dict(told.pop("lines"))
+        kept = _read(toolchain.cache_dir() / "compiled" / code[:2] / os.path.basename(name))
+        if kept is None:
+            return None
+        made = Compiled(message="", status="", **{**told, "arguments": tuple(told["arguments"])})
+        return dataclasses.replace(made, **kept), {str(k): str(v) for k, v in lines.items()}
+    except (OSError, ValueError, EOFError, KeyError, TypeError):
+        return None

@@ -23,7 +23,7 @@ FILES: dict[str, int] = {}  # source file -> its time when imported; a changed o
 
 def load_kernel(request: dict[str, Any]):
     """The jitted function named by module, file and qualified name."""
-    sys.path[:] = request["path"]
+    sys.path[:] = request.get("path", sys.path)  # a function among the constants brings none of its own
     name, file = request["module"], request["file"]
     module = None
     if name != "__main__" and not name.startswith("_ascend_model_file_"):

@@ -314,6 +314,25 @@ class Machine:
                 -1,
             )
 
+    def cross_reads(self, root: Global) -> None:
+        """After a launch: elements that one program stored and another one loaded, in whatever order."""
+        if root.owner is None or root.reader is None:
+            return
+        # an element its writer had loaded before is the read-modify-write overlap, reported where it happens
+        mixed = (root.owner > 0) & (root.reader > 0) & (root.owner != root.reader)
+        count = int(np.count_nonzero(mixed))
+        if count:
+            at = int(np.flatnonzero(mixed)[0])
+            self.program = int(root.reader[at]) - 1
+            self.report(
+                "read-write race",
+                f"a program loads elements of {root.name} that another program stores: "
+                f"what it gets depends on which one runs first",
+                -1,
+                count,
+                f"element {at}, loaded by program {self.program}, stored by program {int(root.owner[at]) - 1}",
+            )
+
     def report(self, kind: str, message: str, place: int, count: int = 1, detail: str = "") -> None:
         """Keep one finding a kind, place and message; `detail` belongs to the first occurrence only."""
         entry = self.findings.get((kind, place, message))
@@ -376,6 +395,13 @@ class Machine:
         t = Tile()
         width = ELEMENT_BITS[elem] // 8 or 1
         t.root, t.elem, t.first, t.strides = root, elem, first, strides
+        if shape == (1,):
+            t.shape, t.n, t.bursts, t.nbytes = shape, 1, 1, width
+            t.lo = first * width
+            t.hi = t.lo + width
+            t.outside = not 0 <= first < root.count[elem]
+            t.arr = None if t.outside else root.numpy[elem][first : first + 1]
+            return t
         if len(shape) == 1:
             n = shape[0]
             if n < 0:
@@ -399,7 +425,7 @@ class Machine:
         if n == 0:
             t.lo = t.hi = 0
             t.outside = False
-            t.arr = np.empty(shape, NUMPY_TYPE[elem])
+            t.arr = np.empty(tuple(map(int, shape)), NUMPY_TYPE[elem])
             return t
         t.lo, t.hi = first * width, (first + span + 1) * width
         limit = root.count[elem]
@@ -516,8 +542,9 @@ class Machine:
     def set_flag(self, ts: int, source: int, waiter: int, event: int) -> None:
         clock = self.clock[source]
         if source == S:
+            # the next scalar write belongs to the next flag
             for alloc in self.scalar_allocs:
-                alloc.rd = alloc.wr = 0
+                alloc.wr = 0
             up = ts
         else:
             issuer = self.clock[S]

@@ -20,7 +20,7 @@ from ascend_model.parse import ParseError, parse
 from ascend_model.remembered import remembered
 from ascend_model.timeline import PIPES, Event, chrome_trace, critical_path
 
-MAX_OPS = 20_000_000
+MAX_OPS = 50_000_000
 """IR ops one program may execute in loops before it counts as endless."""
 
 
@@ -79,7 +79,12 @@ def _program(generic: str, costs: Costs, trace: bool) -> tuple[Any, Generated]:
     key = (hashlib.sha256(generic.encode()).hexdigest(), costs.version, trace)
     found = _CACHE.get(key)
     if found is None:
-        made = generate(parse(generic).entry, costs.table(), trace)
+        module = parse(generic)
+        if len(module.entries) > 1:
+            raise Fault("unsupported: cube", "the kernel is split over cube and vector cores (tl.dot)")
+        if not module.entries:
+            raise Fault("unreadable IR", "no function is marked as a device entry")
+        made = generate(module.entry, costs.table(), trace)
         exec(compile(made.source, "<compiled kernel>", "exec"), made.namespace)
         found = _CACHE[key] = (made.namespace["program"], made)
         while len(_CACHE) > _CACHE_SIZE:
@@ -294,6 +299,8 @@ def _launch(
                 stalls = dict(time.stalls)
             if trace:
                 events[block] = time.events
+    for root in roots:
+        machine.cross_reads(root)
     counts = _counts(made, blocks)
     findings = tuple(
         Finding(

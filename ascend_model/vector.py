@@ -555,9 +555,12 @@ def store(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
         if out.n == 0:
             return ts + address
         machine.touch(MTE3, (source,), (), place)
-        machine.need_defined(source, "a store to global memory", place)
+        for atom in source.atoms:
+            if atom.dirty:
+                machine.need_defined(source, "a store to global memory", place)
+                break
         machine.gm_order(out, MTE3, True, place)
-        values = source.arr if source.arr.shape == out.shape else source.arr.reshape(out.shape)
+        values = source.arr if source.shape == out.shape else source.arr.reshape(out.shape)
         if out.root.kind == 0:
             machine.report("write to input", f"stores to {out.root.name}, which the kernel only reads", place)
         if out.outside:
@@ -575,8 +578,8 @@ def store(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
         machine.dma[1] += 1
         machine.dma_bytes[1] += out.nbytes
         machine.bursts[1] += out.bursts
-        pieces = out.bursts * max(piece, out.nbytes / out.bursts / machine.store_rate)
-        return time.issue(ts, MTE3, ceil(pieces), latency, "store", where)
+        cycles = ceil(out.bursts * max(piece, out.nbytes / out.bursts / machine.store_rate))
+        return time.issue(ts, MTE3, cycles, latency, "store", where)
 
     return run
 

@@ -43,6 +43,7 @@ from dashboards.series import (
     STATES,
     WRONG,
     Series,
+    headline,
     worse,
 )
 from dashboards.text import change, markdown, plain, value
@@ -58,6 +59,9 @@ FIXED = "works again"
 
 FAILING = (WRONG, COMPILE_FAILED, CRASHED, BUILD_FAILED)
 FORMATS = ("text", "markdown", "json", "junit", "github")
+
+# A comment on a pull request holds 65 536 characters.
+MOST_ROWS = 40
 
 # One point alone has to be this many standard deviations off.
 ALONE = 4.0
@@ -519,10 +523,25 @@ def _line(one: Finding) -> str:
     return f"{one.verdict}: {plain(one.title)}{twin}: {what}{reason} [{plain(one.machine)}]"
 
 
+def _folded(findings: Sequence[Finding]) -> list[Finding]:
+    """One finding a launch and verdict for people: its time if that moved, with the number of other metrics."""
+    groups: dict[tuple[object, ...], list[Finding]] = {}
+    for one in findings:
+        suite = one.benchmark.rpartition(".")[0]
+        key = (one.verdict, one.role, suite, one.params, one.machine, one.environment)
+        groups.setdefault(key, []).append(one)
+    folded = []
+    for some in groups.values():
+        first = min(some, key=lambda one: (not headline(one.unit), not math.isfinite(one.size)))
+        more = f"and {len(some) - 1} more metrics" if len(some) > 1 else ""
+        folded.append(replace(first, reason="; ".join(filter(None, (first.reason, more)))))
+    return folded
+
+
 def _as_text(report: Report) -> str:
     base = f", base {report.base[:12]}" if report.base else ""
     lines = [report.summary, f"head {report.head[:12]}{base}"]
-    lines += [("! " if one.alarm else "  ") + _line(one) for one in report.findings]
+    lines += [("! " if one.alarm else "  ") + _line(one) for one in _folded(report.findings)]
     if report.problems:
         lines += ["left out or noted:", *(f"  {plain(one, 300)}" for one in report.problems)]
     return "\n".join(lines)
@@ -535,13 +554,13 @@ def _as_markdown(report: Report) -> str:
         f"Head `{plain(report.head)[:12]}`" + (f", base `{plain(report.base)[:12]}`" if report.base else "")
     )
     for title, some in (
-        ("To be looked at", [one for one in report.findings if one.alarm]),
-        ("For information", [one for one in report.findings if not one.alarm]),
+        ("To be looked at", [one for one in _folded(report.findings) if one.alarm]),
+        ("For information", [one for one in _folded(report.findings) if not one.alarm]),
     ):
         if not some:
             continue
         lines += ["", f"#### {title}", "", "| | benchmark | base | head | change | why |", "|-|-|-|-|-|-|"]
-        for one in some:
+        for one in some[:MOST_ROWS]:
             number = one.size == one.size
             twin, modelled = " (twin)" * (one.role == "twin"), ", modelled" * one.modelled
             cells = [
@@ -553,9 +572,13 @@ def _as_markdown(report: Report) -> str:
                 one.reason,
             ]
             lines.append("| " + " | ".join(markdown(cell) for cell in cells) + " |")
+        if len(some) > MOST_ROWS:
+            lines += ["", f"and {len(some) - MOST_ROWS} more"]
     if report.problems:
         lines += ["", "<details><summary>Left out or noted</summary>", ""]
-        lines += [f"- {markdown(one, 300)}" for one in report.problems]
+        lines += [f"- {markdown(one, 300)}" for one in report.problems[:MOST_ROWS]]
+        if len(report.problems) > MOST_ROWS:
+            lines += [f"- and {len(report.problems) - MOST_ROWS} more"]
         lines += ["", "</details>"]
     return "\n".join(lines)
 
@@ -618,10 +641,14 @@ def _xml(text: str) -> str:
 
 def _as_github(report: Report) -> str:
     lines = []
-    for one in report.findings:
+    findings = _folded(report.findings)
+    for one in findings[:MOST_ROWS]:
         level = "error" if one.alarm else "warning" if one.verdict in (MISSING, SUSPECT, STILL) else "notice"
         lines.append(f"::{level} title={_property(one.verdict)}::{_message(_line(one))}")
-    for problem in report.problems:
+    left = max(len(findings) - MOST_ROWS, 0) + max(len(report.problems) - MOST_ROWS, 0)
+    if left:
+        lines.append(f"::notice title=more::{left} more in the other formats of this report")
+    for problem in report.problems[:MOST_ROWS]:
         lines.append(f"::notice title=left out::{_message(plain(problem, 300))}")
     level = "notice" if report.exit_code == NOTHING_WORSE else "error"
     lines.append(f"::{level} title=ascend-perf check::{_message(report.summary)}")

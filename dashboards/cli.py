@@ -25,6 +25,7 @@ COMMANDS = {
     "bisect": Command("dashboards.bisect_command", "which commit or compiler made a benchmark slower or wrong"),
     "detect": Command("dashboards.detect_command", "change points of a series in a file"),
     "model": Command("ascend_kernels.harness.model_command", "what Ascend's compiler makes of a kernel, executed"),
+    "explain": Command("ascend_kernels.harness.explain_command", "why two compiled forms of a kernel differ"),
     "compilers": Command("ascend_model.compilers_command", "list, add ascendnpu-ir versions to compare"),
 }
 
@@ -34,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     parser = argparse.ArgumentParser(
         prog="ascend-perf",
-        description="Which Triton kernel got slower or wrong on Ascend, since which commit, on which compiler, why.",
+        description="Which Triton kernel got slower or wrong on Ascend: since which commit and compiler, and why.",
     )
     parser.add_argument("--version", action="version", version=_version())
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)

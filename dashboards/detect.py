@@ -40,6 +40,8 @@ ALERT_GAP = 0.9
 SPACING = 0.5
 MAX_LEVELS = 64
 MIN_POINTS = 6
+# A control is divided out when that leaves less than this share of the noise.
+SHARED = 0.8
 # Runs of spikes likelier than this must not look like a jump.
 SPIKE_RUN = 2e-4
 
@@ -208,6 +210,32 @@ def estimate_noise(values: np.ndarray) -> Noise:
     settled = odd[:, : length - 3]
     spikes = (settled.sum(axis=1) + 0.5) / (settled.shape[1] + 50)
     return Noise(np.maximum(sigma, _floor(values)), _RHOS[best], spikes)
+
+
+def without_drift(values: np.ndarray, control: np.ndarray) -> np.ndarray:
+    """A series without what a control measured in the same runs shares with it.
+
+    The control is a kernel that nobody touched: all its movement, jumps too, is the machine's.  It is divided
+    out as far as the two move together from run to run, and left alone where that makes nothing quieter.
+    """
+    both = np.isfinite(values) & np.isfinite(control)
+    if both.sum() < 2 * MIN_POINTS or np.median(control[both]) <= 0:
+        return values
+    wave = control / np.median(control[both]) - 1
+    moves = _calm(np.diff(values[both]) / np.median(np.abs(values[both])))
+    pushes = _calm(np.diff(wave[both]))
+    power = float((pushes * pushes).sum())
+    share = min(max(float((moves * pushes).sum()) / power, 0.0), 1.0) if power else 0.0
+    before, after = float((moves * moves).sum()), float(((moves - share * pushes) ** 2).sum())
+    if after > SHARED * before:
+        return values
+    return np.where(both, values / (1 + share * np.where(both, wave, 0.0)), values)
+
+
+def _calm(moves: np.ndarray) -> np.ndarray:
+    """Moves with the far ones pulled in, so that one jump does not decide how two series move together."""
+    reach = 3 * _MAD * np.median(np.abs(moves))
+    return np.clip(moves, -reach, reach)
 
 
 def running_median(values: np.ndarray, width: int) -> np.ndarray:

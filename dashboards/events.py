@@ -5,14 +5,22 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from dashboards.detect import LOOSE, ChangePoint, change_points_of, estimate_noise, relative
+from dashboards.detect import (
+    LOOSE,
+    ChangePoint,
+    change_points_of,
+    estimate_noise,
+    relative,
+    without_drift,
+)
 from dashboards.results import History
-from dashboards.series import NOT_RUN, OK, STATE_CODE, STATES, worse
+from dashboards.series import NOT_RUN, OK, STATE_CODE, STATES, Environment, Series, headline, worse
 
 REGRESSION = "regression"
 IMPROVEMENT = "improvement"
@@ -91,7 +99,7 @@ def find_events(history: History, *, thresholds: Mapping[str, float] | None = No
 
 
 def group_events(events: Iterable[Event]) -> list[Event]:
-    """Events of one kernel that moved together as one event each, the largest change in front."""
+    """Events of one kernel that moved together as one event each; in front the largest change of a time."""
     groups: dict[tuple[object, ...], list[list[Event]]] = {}
     for one in sorted(events, key=lambda event: event.first_bad_at):
         key = (one.op, one.impl, one.kind, one.modelled, one.state_after)
@@ -122,9 +130,16 @@ def jumps_of(history: History, thresholds: Mapping[str, float] | None = None) ->
         rows = [at for at, one in enumerate(history.series) if one.deterministic == exact]
         if not rows:
             continue
-        intervals = None if exact else np.stack([history.low[rows], history.high[rows]], axis=2)
+        values = history.value[rows]
+        intervals = None
+        if not exact:
+            intervals = np.stack([history.low[rows], history.high[rows]], axis=2)
+            beside: dict[Launch, list[int]] = {}
+            for row in rows:
+                beside.setdefault(_launch(history.series[row]), []).append(row)
+            values = np.array([_steadied(history, row, beside) for row in rows])
         jumps = change_points_of(
-            history.value[rows],
+            values,
             intervals=intervals,
             deterministic=exact,
             direction=[history.series[row].direction for row in rows],
@@ -133,6 +148,28 @@ def jumps_of(history: History, thresholds: Mapping[str, float] | None = None) ->
         for row, some in zip(rows, jumps):
             found[row] = some
     return found
+
+
+Launch = tuple[str, str, str, Environment, str]
+
+
+def _launch(one: Series) -> Launch:
+    return one.benchmark, one.version, one.machine, one.environment, one.case
+
+
+def _steadied(history: History, row: int, beside: Mapping[Launch, Sequence[int]]) -> np.ndarray:
+    """Values of a measured series with the machine's share taken out, where a control tells it.
+
+    Controls are the other implementations of the same launch whose compiled code never changed.
+    """
+    one, values = history.series[row], history.value[row]
+    for other in beside[_launch(one)]:
+        codes = history.code[other][np.isfinite(history.value[other])]
+        if other != row and codes.size and codes[0] and (codes == codes[0]).all():
+            calmer = without_drift(values, history.value[other])
+            if calmer is not values:
+                return calmer
+    return values
 
 
 def _changes(history: History, thresholds: Mapping[str, float]) -> list[Event]:
@@ -331,5 +368,9 @@ def _together(group: Sequence[Event], one: Event) -> bool:
 
 
 def _lead(group: Sequence[Event]) -> Event:
-    ordered = sorted(group, key=lambda one: (-abs(one.size) if one.size == one.size else 0.0, one.metric))
+    def rank(one: Event) -> tuple[bool, bool, float, str]:
+        known = math.isfinite(one.size)
+        return not headline(one.unit), not known, -abs(one.size) if known else 0.0, one.metric
+
+    ordered = sorted(group, key=rank)
     return dataclasses.replace(ordered[0], members=tuple(ordered[1:]))

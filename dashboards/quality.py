@@ -43,7 +43,7 @@ class Goal:
 
     @property
     def met(self) -> bool:
-        return self.value >= self.goal if self.sense == ">=" else self.value <= self.goal
+        return bool(self.value >= self.goal if self.sense == ">=" else self.value <= self.goal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -494,9 +494,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     count = options.series or (25 if options.short else 100)
     result = measure(count, options.labelled, with_peers=options.peers, large=not options.short)
+    print(as_text(result), flush=True)
     if options.json:
         options.json.write_text(json.dumps(result, indent=1) + "\n")
-    print(as_text(result))
     return 0 if all(one["met"] for one in result["goals"]) else 1
 
 

@@ -6,6 +6,7 @@ later load reads only what is new.  Nothing that is left out is left out in sile
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import io
 import itertools
@@ -215,6 +216,17 @@ class _Parsed:
 
 
 @dataclass
+class _Whole:
+    """What a whole file was made of, so that the next one of its kind needs no loop."""
+
+    names: list[str]
+    params: list[Any]
+    versions: list[Any]
+    counts: list[int]
+    series: np.ndarray
+
+
+@dataclass
 class _Store:
     """All files of a results folder with the tables that their rows refer to."""
 
@@ -225,6 +237,7 @@ class _Store:
     texts: _Table = field(default_factory=lambda: _Table.of([""]))
     files: list[_Parsed] = field(default_factory=list)
     layouts: dict[Any, tuple[Any, np.ndarray]] = field(default_factory=dict)
+    whole: dict[Any, _Whole] = field(default_factory=dict)
 
 
 def load(
@@ -247,7 +260,14 @@ def load(
     place = _cache_file(folder, cache)
     problems: list[Problem] = []
     before = _read_cache(place) if place else _Store()
-    store, changed = _scan(folder, before)
+    # parsing makes millions of objects and no cycles: collecting them over and over is a third of the time
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        store, changed = _scan(folder, before)
+    finally:
+        if collecting:
+            gc.enable()
     if place and changed:
         try:
             _write_cache(place, store)
@@ -331,27 +351,78 @@ def _parse_result(store: _Store, parsed: _Parsed, content: bytes) -> None:
     if at_result == 1 << 30 or at_params == 1 << 30:
         parsed.problems.append("not an asv result file: no result or params column")
         return
-    layout_key = (machine, name, pairs)
+    place = (machine, name, pairs)
+    at = (at_result, at_params, at_version, at_low, at_high, at_repeat)
+    taken = _as_before(store, place, rows, at) or _row_by_row(store, place, rows, at, parsed)
+    series, values, lows, highs, repeats = taken
+    parsed.count = len(values)
+    value, flag = _numbers(values)
+    low, _ = _numbers(lows)
+    high, _ = _numbers(highs)
+    repeat, _ = _numbers(repeats)
+    parsed.columns = {
+        "series": series,
+        "value": value,
+        "low": low,
+        "high": high,
+        "samples": np.clip(np.nan_to_num(repeat), 0, 1 << 30).astype(np.int32),
+        "flag": flag,
+    }
+
+
+_Taken = tuple[np.ndarray, list[Any], list[Any], list[Any], list[Any]]
+
+
+def _as_before(store: _Store, place: Any, rows: dict[str, Any], at: tuple[int, ...]) -> _Taken | None:
+    """Columns of a file with the very benchmarks and parameters of the last one, without a loop; else None."""
+    known = store.whole.get(place)
+    if known is None or list(rows) != known.names:
+        return None
+    at_result, at_params, at_version, *others = at
+    lines = list(rows.values())
+    try:
+        if [line[at_params] for line in lines] != known.params:
+            return None
+        if [line[at_version] for line in lines] != known.versions:
+            return None
+        results = [line[at_result] for line in lines]
+        if set(map(type, results)) != {list} or list(map(len, results)) != known.counts:
+            return None
+    except (TypeError, IndexError, KeyError):
+        return None
+    flat = []
+    for column in others:
+        cells = [line[column] if len(line) > column else None for line in lines]
+        flat.append(
+            list(
+                itertools.chain.from_iterable(
+                    cell if type(cell) is list and len(cell) == count else (None,) * count
+                    for cell, count in zip(cells, known.counts)
+                )
+            )
+        )
+    return known.series, list(itertools.chain.from_iterable(results)), flat[0], flat[1], flat[2]
+
+
+def _row_by_row(store: _Store, place: Any, rows: dict[str, Any], at: tuple[int, ...], parsed: _Parsed) -> _Taken:
+    """Columns of any file; rows that cannot be used become problems."""
+    at_result, at_params, at_version, *others = at
     numbers: list[np.ndarray] = []
     values: list[Any] = []
-    lows: list[Any] = []
-    highs: list[Any] = []
-    repeats: list[Any] = []
+    flat: list[list[Any]] = [[], [], []]
     skipped: list[str] = []
     for benchmark, row in rows.items():
-        if not isinstance(row, list) or len(row) <= at_result:
-            # asv cuts trailing nulls, so a row without anything is a benchmark that failed as a whole
-            row = row if isinstance(row, list) else None
-        if row is None or len(benchmark) > MAX_NAME:
+        if not isinstance(row, list) or len(benchmark) > MAX_NAME:
             skipped.append(f"benchmark {benchmark[:80]!r} is not a row of results")
             continue
+        # asv cuts trailing nulls, so a row without anything is a benchmark that failed as a whole
         params = row[at_params] if len(row) > at_params else None
         version = row[at_version] if len(row) > at_version else None
-        cell = (layout_key, benchmark, version if isinstance(version, str) else "")
+        cell = (place, benchmark, version if isinstance(version, str) else "")
         known = store.layouts.get(cell)
         if known is None or known[0] != params:
             try:
-                known = (params, _series_numbers(store, cell, params, sum(map(len, numbers))))
+                known = (params, _series_numbers(store, cell, params, len(values)))
             except ValueError as error:
                 skipped.append(f"benchmark {benchmark[:80]!r}: {error}")
                 continue
@@ -365,25 +436,22 @@ def _parse_result(store: _Store, parsed: _Parsed, content: bytes) -> None:
             continue
         numbers.append(known[1])
         values += result
-        for target, at in ((lows, at_low), (highs, at_high), (repeats, at_repeat)):
-            column = row[at] if len(row) > at else None
-            target += column if isinstance(column, list) and len(column) == count else [None] * count
+        for target, column in zip(flat, others):
+            cells = row[column] if len(row) > column else None
+            target += cells if isinstance(cells, list) and len(cells) == count else [None] * count
+    series = np.concatenate(numbers) if numbers else np.zeros(0, np.int32)
+    if not skipped and all(len(row) > max(at_params, at_version) for row in rows.values()):
+        store.whole[place] = _Whole(
+            list(rows),
+            [row[at_params] for row in rows.values()],
+            [row[at_version] for row in rows.values()],
+            [len(one) for one in numbers],
+            series,
+        )
     if len(skipped) > MAX_PROBLEMS_PER_FILE:
         skipped[MAX_PROBLEMS_PER_FILE:] = [f"and {len(skipped) - MAX_PROBLEMS_PER_FILE} more benchmarks"]
     parsed.problems += skipped
-    parsed.count = len(values)
-    value, flag = _numbers(values)
-    low, _ = _numbers(lows)
-    high, _ = _numbers(highs)
-    repeat, _ = _numbers(repeats)
-    parsed.columns = {
-        "series": np.concatenate(numbers) if numbers else np.zeros(0, np.int32),
-        "value": value,
-        "low": low,
-        "high": high,
-        "samples": np.clip(np.nan_to_num(repeat), 0, 1 << 30).astype(np.int32),
-        "flag": flag,
-    }
+    return series, values, flat[0], flat[1], flat[2]
 
 
 def _header(data: Any, parsed: _Parsed) -> tuple[str, str, tuple[tuple[str, str], ...]] | None:
@@ -675,14 +743,16 @@ def _place_states(
 
 
 def _lend_codes(series: Sequence[Series], code: np.ndarray) -> None:
-    """Compiled code of measured series from the modelled ones of the same launch, which know it."""
+    """Compiled code of device times from the modelled series of the same launch; it says nothing of host times."""
     modelled: dict[tuple[str, str, str], int] = {}
     for row, one in enumerate(series):
         if one.modelled and code[row].any():
             modelled.setdefault((one.op, one.case, one.impl), row)
     for row, one in enumerate(series):
         source = modelled.get((one.op, one.case, one.impl))
-        if source is not None and not one.modelled and not code[row].any():
+        if one.of_host:
+            code[row] = 0
+        elif source is not None and not one.modelled and not code[row].any():
             code[row] = code[source]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from dataclasses import dataclass
 
@@ -61,7 +62,7 @@ class Series:
 
     @property
     def metric(self) -> str:
-        return re.sub(r"^(track|time|timeraw|mem|peakmem)_", "", self.benchmark.rpartition(".")[2])
+        return _metric_of(self.benchmark)
 
     @property
     def modelled(self) -> bool:
@@ -71,6 +72,11 @@ class Series:
     def deterministic(self) -> bool:
         """Bit-identical from run to run, so that any change is a change."""
         return self.modelled
+
+    @property
+    def of_host(self) -> bool:
+        """Time of the code around a kernel, which changes while the compiled kernel does not."""
+        return self.metric.startswith("host")
 
     @property
     def op(self) -> str:
@@ -99,10 +105,21 @@ class Series:
         return dict(zip(self.param_names, self.params)).get(name, "")
 
 
+@functools.lru_cache(maxsize=1 << 14)
+def _metric_of(benchmark: str) -> str:
+    return re.sub(r"^(track|time|timeraw|mem|peakmem)_", "", benchmark.rpartition(".")[2])
+
+
+@functools.lru_cache(maxsize=1 << 14)
 def direction_of(unit: str) -> str:
     """`higher` for rates and fractions of a roof, `lower` for everything else."""
     plain = unit.replace("(modelled)", "").strip().lower()
     return "higher" if plain.endswith("/s") or plain.startswith("fraction of roof") else "lower"
+
+
+def headline(unit: str) -> bool:
+    """Whether a unit is one of time or cycles: what the other metrics of a launch explain."""
+    return unit.removesuffix("(modelled)").strip() in ("cycles", "ns", "us", "ms", "s", "seconds")
 
 
 def worse(size: float, direction: str) -> bool:
@@ -122,5 +139,6 @@ def unquote(text: str) -> str:
     return text
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()

@@ -540,3 +540,10 @@ def two_grid_axes(x, out, R, C, BLOCK: tl.constexpr):
     offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = offs < C
     tl.store(out + r * C + offs, tl.load(x + r * C + offs, mask=mask) + r, mask=mask)
+
+
+@triton.jit
+def shift_in_place(x, n, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offs + 1 < n
+    tl.store(x + offs, tl.load(x + offs + 1, mask=mask), mask=mask)

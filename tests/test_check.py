@@ -386,6 +386,23 @@ def test_junit_counts_and_states(place):
     assert empty.get("errors") == "1" and empty.find("testcase/error") is not None
 
 
+def test_metrics_of_a_launch_are_one_line_and_long_reports_are_cut(tmp_path):
+    place = Place(tmp_path, 2)
+    names = [MODELLED.replace("cycles", "bytes"), MODELLED]
+    benchmarks_file(place.results, {names[0]: "bytes (modelled)", names[1]: "cycles (modelled)"})
+    cases = [f"case-{at:04d}-" + "|" * 60 for at in range(600)]
+    for at, number in enumerate((1.0, 2.0)):
+        lines = {name: row([number] * 600, [cases, ["op"]]) for name in names}
+        result_file(place.results, place.hashes[at], lines, date=at)
+    report = place.check(1, 0)
+    assert len(report.findings) == 1200 and len(json.loads(render(report, "json"))["findings"]) == 1200
+    text = [line for line in render(report, "text").splitlines() if line.startswith("!")]
+    assert len(text) == 600 and all("track_cycles" in line and "and 1 more metrics" in line for line in text)
+    comment = render(report, "markdown")
+    assert len(comment) < 65_536 and "and 560 more" in comment
+    assert render(report, "github").count("::error title=regression") == 40
+
+
 def test_numbers_with_units():
     assert [figures(one) for one in (12.0, 1234567.0, 0.00012345, 12.3456, 999999.0, math.inf)] == [
         "12", "1.235e+06", "0.0001234", "12.35", "999,999", "∞",

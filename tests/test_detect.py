@@ -29,6 +29,7 @@ from dashboards.detect import (
     newest_alert,
     newest_alerts,
     running_median,
+    without_drift,
 )
 from dashboards.events import BOUNDARY, IMPROVEMENT, REGRESSION, SAME_CODE, STATE, find_events, group_events
 from dashboards.results import load
@@ -241,6 +242,23 @@ def test_published_histories():
     assert [one.worse for one in found if one.index in (15, 71, 95)] == [True, False, True]
 
 
+def test_a_control_takes_the_machines_share_out():
+    rng = np.random.default_rng(21)
+    machine = 1 + 0.03 * rng.standard_normal(120) + 0.1 * (np.arange(120) >= 40)
+    control = 50 * machine * (1 + 0.002 * rng.standard_normal(120))
+    values = steps((90, 100), (30, 103)) * machine * (1 + 0.002 * rng.standard_normal(120))
+    assert 40 in indices(values) and 90 not in indices(values)
+    steady = without_drift(values, control)
+    assert indices(steady) == [90]
+    assert change_points(steady)[0].size == pytest.approx(0.03, abs=0.005)
+    # a control that moves on its own is left alone
+    alone = 50 * (1 + 0.03 * rng.standard_normal(120))
+    assert without_drift(values, alone) is values
+    assert without_drift(values, np.full(120, np.nan)) is values
+    control[10] = np.nan
+    assert without_drift(values, control)[10] == values[10]
+
+
 # Events of a history of results.
 
 
@@ -331,6 +349,33 @@ def test_measured_jump_belongs_to_the_commit_that_changed_the_code(tmp_path):
     assert {one.kind for one in events} == {REGRESSION}
     same = history(tmp_path / "same", columns, codes=["a"] * 40, names=names)
     assert {one.kind for one in find_events(same) if one.metric == "device_time"} == {SAME_CODE}
+
+
+def test_host_time_is_the_commits_doing_even_with_the_same_compiled_code(tmp_path):
+    host = MEASURED.replace("device_time", "host_time")
+    names = {MODELLED: "cycles (modelled)", MEASURED: "us", host: "us"}
+    rng = np.random.default_rng(3)
+    times = 100 + rng.standard_normal((40, 4)) + 20 * (np.arange(40) >= 25)[:, None]
+    found = history(tmp_path, times.tolist(), codes=["a"] * 40, names=names)
+    kinds = {(one.metric, one.kind) for one in find_events(found) if not one.modelled}
+    assert kinds == {("host_time", REGRESSION), ("device_time", SAME_CODE)}
+
+
+def test_a_machine_that_slowed_down_is_seen_in_the_control(tmp_path):
+    rng = np.random.default_rng(2)
+    names = {MODELLED: "cycles (modelled)", MEASURED: "us"}
+    machine = 1 + 0.02 * rng.standard_normal(60) + 0.15 * (np.arange(60) >= 20)
+    op = np.where(np.arange(60) >= 45, 104.0, 100.0)
+    columns = [[round(one * m, 4), round(200 * m, 4), 1.0, 1.0] for one, m in zip(op, machine)]
+    benchmarks_file(tmp_path, names)
+    commits = [f"{at:08x}" * 5 for at in range(1, 61)]
+    for number, (commit, values) in enumerate(zip(commits, columns)):
+        result_file(tmp_path, commit, {name: row(values) for name in names}, date=number)
+        codes = [("op", "new" if number >= 45 else "old"), ("gather_twin", "same")]
+        states_file(tmp_path, commit, [state_line(commit, "small", impl, code=code) for impl, code in codes])
+    events = [one for one in find_events(load(tmp_path, cache=None)) if one.metric == "device_time"]
+    assert [(one.first_bad_at, one.kind) for one in events if one.impl == "op"] == [(45, REGRESSION)]
+    assert {one.kind for one in events if one.impl == "gather_twin"} == {SAME_CODE}
 
 
 def test_another_compiler_is_a_boundary_and_not_a_regression(tmp_path):

@@ -39,7 +39,7 @@ WRONG_KERNELS = {
     "mask one too short": ("mask=offset < length", "mask=offset < length - 1"),
     "no mask on the store": (", slots, mask=offset < length", ", slots"),
     "tail block dropped": ("tl.cdiv(length, BLOCK)", "length // BLOCK"),
-    "first block skipped": ("range(part,", "range(part + PARTS,"),
+    "first block skipped": ("range(part,", "range(part + tl.num_programs(1),"),
     "blocks overlap": ("i * BLOCK +", "i * (BLOCK - 1) +"),
     "row of another request": ("tl.load(req_pool_indices + request)", "tl.load(req_pool_indices)"),
     "request number taken for its row": ("tl.load(req_pool_indices + request)", "request"),
@@ -280,3 +280,33 @@ def test_allocators_are_restored():
     with pytest.raises(KeyError), gate.poisoned_allocations():
         raise KeyError
     assert before == (torch.empty, torch.empty_like, torch.empty_strided, torch.Tensor.new_empty)
+
+
+@pytest.mark.parametrize("allocate", ["torch.full", "torch.zeros", "a result of torch"])
+def test_kernels_may_use_what_torch_ops_allocate(allocate):
+    """Intermediates that torch makes inside the wrapper are memory of the launch like any other."""
+
+    def call(out, source):
+        value = {
+            "torch.full": lambda: torch.full((8,), 3, dtype=torch.int32),
+            "torch.zeros": lambda: torch.zeros(8, dtype=torch.int32) + 3,
+            "a result of torch": lambda: source.sort().values,
+        }[allocate]()
+        copied = torch.zeros(8, dtype=torch.int32)
+        zero, end = torch.zeros(1, dtype=torch.int32), torch.full((1,), 8, dtype=torch.int32)
+        arguments = {
+            "req_pool_indices": zero,
+            "req_to_token": copied[None],
+            "start_offset": zero,
+            "end_offset": end,
+        }
+        module.assign_req_to_token_pool(**arguments, out_cache_loc=value)
+        out.copy_(copied)
+
+    def reference(out, source):
+        out.fill_(3)
+
+    def make(generator):
+        return {"out": torch.zeros(8, dtype=torch.int32), "source": torch.full((8,), 3, dtype=torch.int32)}
+
+    assert verdict_of(call, reference=reference, make=make) == gate.Verdict(OK)

@@ -18,12 +18,12 @@ pytestmark = [pytest.mark.compiler, pytest.mark.slow]
 ROOT = Path(__file__).parent.parent
 KERNEL = "ascend_kernels/token_pool/assign_req_to_token_pool.py"
 OP = "assign_req_to_token_pool"
-LOOP = """    for i in range(part, tl.cdiv(length, BLOCK), PARTS):
+LOOP = """    for i in range(part, tl.cdiv(length, BLOCK), tl.num_programs(1)):
         offset = i * BLOCK + tl.arange(0, BLOCK)
 """
-AT_TOP = """    offset = part * BLOCK + tl.arange(0, BLOCK) - PARTS * BLOCK
-    for _ in range(part, tl.cdiv(length, BLOCK), PARTS):
-        offset += PARTS * BLOCK
+AT_TOP = """    offset = part * BLOCK + tl.arange(0, BLOCK) - tl.num_programs(1) * BLOCK
+    for _ in range(part, tl.cdiv(length, BLOCK), tl.num_programs(1)):
+        offset += tl.num_programs(1) * BLOCK
 """
 STORE = "tl.store(target + offset, slots, mask=offset < length)"
 EDITS = {

@@ -131,6 +131,28 @@ def test_two_programs_that_write_one_row_are_a_race():
     assert "write-write race" in {f.kind for f in done.findings}
 
 
+def test_reading_what_another_program_stores_is_a_race():
+    """A shift in place takes its last lane from the next program's tile."""
+    done = simulate(kernels.shift_in_place, 2, [np.arange(512, dtype=np.float32), 512], {"BLOCK": 256})
+    assert {f.kind for f in done.findings} == {"read-write race"}
+    alone = simulate(kernels.shift_in_place, 1, [np.arange(256, dtype=np.float32), 256], {"BLOCK": 256})
+    assert alone.findings == ()
+
+
+def test_lanes_that_nothing_wrote_matter_only_where_they_are_used():
+    """Without the fill of a cut tile, its tail is unwritten: a sum takes it, a masked store does not."""
+
+    def without_fill(name):
+        lines = compiled(name).generic.split("\n")
+        return "\n".join(x for x in lines if '"hivm.hir.vbrc"' not in x)
+
+    x, out = np.ones((2, 500), np.float32), np.zeros((2, 500), np.float32)
+    done = simulate_text(without_fill("softmax"), 2, [x, out, 500, 500])
+    assert {f.kind for f in done.findings} == {"uninitialised UB read"}
+    a = np.ones(500, np.float32)
+    assert simulate_text(without_fill("add"), 1, [a, a, np.zeros(500, np.float32), 500]).findings == ()
+
+
 def test_an_endless_loop_ends_with_its_own_state():
     done = simulate(kernels.loop_for_ever, 1, [np.array([5], np.int32), np.zeros(1, np.int32)], max_ops=200_000)
     assert done.status == "endless loop"

@@ -26,10 +26,15 @@ def _rows(which):
                 yield pytest.param(op, case, impl, id=f"{op.name}-{case}-{impl}")
 
 
+def known_states(op: Op, impl: str) -> tuple[str, ...]:
+    """An own implementation is right; a twin ends as its row says."""
+    return op.twins[impl].states if impl in op.twins else (OK,)
+
+
 @pytest.mark.parametrize("op, case, impl", rows("quick"))
 def test_quick_case_in_the_interpreter(op: Op, case: str, impl: str):
     verdict = gate.verify(op, case, impl)
-    assert verdict.state == OK, verdict.reason
+    assert verdict.state in known_states(op, impl), verdict.reason
 
 
 @pytest.mark.parametrize("op, case, impl", rows("edge"))
@@ -43,7 +48,9 @@ def test_edge_case_in_the_interpreter(op: Op, case: str, impl: str):
 def test_quick_case_in_compiled_code(op: Op, case: str, impl: str):
     runner = Modelled(unsafe=impl in op.twins)
     verdict = gate.verify(op, case, impl, runner, repeat=False)
-    assert verdict.state == OK, verdict.reason
+    if verdict.reason.startswith("unsupported: cube"):
+        pytest.skip("the model knows no cube unit")
+    assert verdict.state in known_states(op, impl), verdict.reason
     assert runner.simulations
     if impl not in op.twins or op.twins[impl].safe:
         assert not verdict.findings

@@ -230,9 +230,20 @@ def test_row_base_beyond_two_gigabytes():
     arguments = {
         k: small[k] for k in ("req_pool_indices", "req_to_token", "start_offset", "end_offset", "out_cache_loc")
     }
-    constants = {"BOUND": 16, "BLOCK": 32, "PARTS": 1}
+    constants = {"BOUND": 16, "BLOCK": 32}
     made = compile_kernel(assign_kernel, arguments | {"pool_len": 131072}, constants)
     assert made.status == "ok", made.message
     # The product of row and row length is 64 bits wide in what was compiled.
     multiply = [line for line in made.linalg.splitlines() if "arith.muli" in line and "i64" in line]
     assert multiply
+
+
+def test_twenty_batches_compile_a_handful_of_variants():
+    """Sizes that change with every batch are run-time arguments; constants come in powers of two."""
+    seen = set()
+    with run_with(lambda launch: seen.add((launch.kernel, tuple(launch.constants.items())))):
+        for requests in range(1, 201, 10):
+            ASSIGN(**batch([requests % 7 + 1] * requests))
+            rows, pool = torch.arange(requests), torch.zeros(requests, 64, dtype=torch.int32)
+            DRAFT(rows, pool, torch.zeros_like(rows), torch.zeros(requests * 6, dtype=torch.int32), 2, 3)
+    assert len(seen) <= 6

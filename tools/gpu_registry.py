@@ -65,7 +65,9 @@ def main() -> int:
             if time.time() - begin > given.seconds:
                 print("time is up")
                 break
-            calls = {n: c for n, c in op.calls().items() if not any(b.startswith(f"{op.name} {case} {n}:") for b in bad)}
+            calls = {
+                n: c for n, c in op.calls().items() if not any(b.startswith(f"{op.name} {case} {n}:") for b in bad)
+            }
             calls["torch"] = op.torch_form
             try:
                 timed = timing.measure(calls, op.cases[case].arguments(), place, rounds=9)

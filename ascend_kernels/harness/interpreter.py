@@ -31,7 +31,9 @@ def enable_on_cpu() -> None:
 
 
 def mend() -> None:
-    """fp32 -> bf16 rounds to nearest even (stock: truncates); a bf16 dot uses the values (stock: raw bits)."""
+    """fp32 -> bf16 rounds to nearest even (stock: truncates); a bf16 dot uses the values (stock: raw bits);
+    integer sums keep their type (stock: numpy widens them, and a store then writes past the tensor);
+    triton-ascend's insert_slice, extract_slice and gather run (stock: they do not)."""
     import numpy as np
     import torch
     import triton.language as tl
@@ -62,7 +64,27 @@ def mend() -> None:
         return dot(self, widened(a), widened(b), *rest)
 
     builder.create_dot = dot_of_values
+    for reduction in (interpreter.ReduceOps, interpreter.ScanOps):
+        reduction.to_tensor = _keeping_type(interpreter, reduction.to_tensor)
+    if not hasattr(builder, "create_gather"):
+
+        def gathered(self, source, index, axis):
+            values = np.take_along_axis(source.data, index.data.astype(np.int64), axis)
+            return interpreter.TensorHandle(values, source.dtype.scalar)
+
+        builder.create_gather = gathered
     _watch_accesses(interpreter, builder)
+    if hasattr(tl, "insert_slice"):
+        tl.insert_slice, tl.extract_slice = _insert_slice, _extract_slice
+
+
+def _keeping_type(interpreter: Any, to_tensor: Callable[..., Any]) -> Callable[..., Any]:
+    def kept(self, values, dtype):
+        if getattr(values, "shape", ()):
+            values = values.astype(interpreter._get_np_dtype(dtype), copy=False)
+        return to_tensor(self, values, dtype)
+
+    return kept
 
 
 class OutOfBounds(IndexError):
@@ -70,12 +92,37 @@ class OutOfBounds(IndexError):
 
 
 _WATCH: list[Callable[[], Iterable[tuple[int, int]]]] = []
+_HANDED: list[list[tuple[int, int]]] = []
+
+
+@contextlib.contextmanager
+def handed(arguments: Iterable[Any]) -> Iterator[None]:
+    """The tensors of one launch: where accesses are watched, only their memory may be touched."""
+    spans = []
+    if _WATCH:
+        known = list(_WATCH[-1]())
+        for tensor in arguments:
+            if not hasattr(tensor, "untyped_storage") or tensor.device.type != "cpu":
+                continue
+            storage = tensor.untyped_storage()
+            begin, end = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+            # An allocation with red zones ends before them.
+            inside = [span for span in known if begin <= span[0] and span[1] <= end]
+            spans += inside or [(begin, end)]
+    _HANDED.append(spans)
+    try:
+        yield
+    finally:
+        _HANDED.pop()
 
 
 @contextlib.contextmanager
 def watched(ranges: Callable[[], Iterable[tuple[int, int]]]) -> Iterator[None]:
-    """Inside the block every interpreted access must lie in one of the address ranges `[begin, end)`, and lanes
-    that a mask leaves out without `other=` are loaded as poison, as nothing defines them.
+    """Inside the block every interpreted access must lie in a tensor handed to the launch, and lanes that a mask
+    leaves out without `other=` are loaded as poison, as nothing defines them.
+
+    ranges: addresses `[begin, end)` of the allocations that lie between red zones; of these only the part
+    between the zones counts.
 
     Raises OutOfBounds, through triton's InterpreterError, with the program and the place.
     """
@@ -96,7 +143,7 @@ def _check(what: str, pointers: Any, mask: Any, size: int, program: Any) -> None
     addresses = addresses[wanted]
     inside = np.zeros(addresses.shape, dtype=bool)
     nearest = None
-    for begin, end in _WATCH[-1]():
+    for begin, end in _HANDED[-1] if _HANDED else _WATCH[-1]():
         inside |= (addresses >= begin) & (addresses + size <= end)
         if len(addresses) and (nearest is None or abs(addresses[0] - begin) < abs(addresses[0] - nearest)):
             nearest = begin
@@ -145,3 +192,26 @@ def _watch_accesses(interpreter: Any, builder: Any) -> None:
 
     builder.create_masked_load, builder.create_masked_store = checked_load, checked_store
     builder.create_atomic_rmw, builder.create_atomic_cas = checked_rmw, checked_cas
+
+
+def _insert_slice(full, part, offsets, sizes, strides):
+    values = full.handle.data.copy()
+    values[_slices(offsets, sizes, strides)] = part.handle.data
+    return _like(full, values)
+
+
+def _extract_slice(full, offsets, sizes, strides):
+    return _like(full, full.handle.data[_slices(offsets, sizes, strides)].copy())
+
+
+def _like(tensor, values):
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    scalar = tensor.type.scalar
+    return tl.tensor(interpreter.TensorHandle(values, scalar), tl.block_type(scalar, list(values.shape)))
+
+
+def _slices(offsets, sizes, strides):
+    starts = [int(o if isinstance(o, int) else o.handle.data.item()) for o in offsets]
+    return tuple(slice(o, o + (n - 1) * s + 1, s) for o, n, s in zip(starts, sizes, strides))

@@ -40,7 +40,8 @@ def on_device(launch: Launch) -> None:
             "no NPU or GPU here, and triton was imported before ascend_kernels could switch its interpreter on: "
             "import ascend_kernels first, or set TRITON_INTERPRET=1"
         )
-    launch.kernel[launch.grid](*launch.args.values(), **launch.constants, **launch.options)
+    with interpreter.handed(launch.args.values()):
+        launch.kernel[launch.grid](*launch.args.values(), **launch.constants, **launch.options)
 
 
 _RUNNER: contextvars.ContextVar[Callable[[Launch], None]] = contextvars.ContextVar("runner", default=on_device)

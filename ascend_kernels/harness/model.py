@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,3 +52,24 @@ class Modelled:
     def findings(self) -> list[str]:
         """Hazards and faults of every launch so far, as sentences."""
         return [str(finding) for done in self.simulations for finding in done.findings]
+
+
+@dataclass
+class Compiling:
+    """A launch runner that only compiles: what each launch's kernel became, and as how many programs it would run.
+
+    A kernel that does not compile is kept too.  Nothing is executed, so outputs stay as they were.
+    """
+
+    target: str = field(default_factory=device.target)
+    compiler: str | None = None
+    sides: list[Any] = field(default_factory=list)
+
+    def __call__(self, launch: Launch) -> None:
+        from ascend_model import compile_kernel
+        from ascend_model.explain import Side
+
+        made = compile_kernel(
+            launch.kernel, launch.args, launch.constants, target=self.target, compiler=self.compiler
+        )
+        self.sides.append(Side(made, math.prod(launch.grid)))

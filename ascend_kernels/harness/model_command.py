@@ -7,6 +7,8 @@ import json
 import sys
 from typing import Any
 
+from .launch import Launch
+
 EXAMPLES = """examples:
   ascend-perf model --list
   ascend-perf model assign_req_to_token_pool
@@ -131,21 +133,34 @@ def _file_rows(given: argparse.Namespace, compiler: str) -> list[dict[str, Any]]
     import ascend_model
 
     file, _, name = given.what.rpartition(":")
-    kernel = load_kernel(file, name)
-    arguments = dict(_pair(text) for text in given.arg)
-    constants = dict(_pair(text) for text in given.const)
-    _check_names(kernel, name, arguments, constants)
+    launch = file_launch(given.what, given.arg, given.const, given.grid, given.seed)
     try:
-        grid = tuple(int(part) for part in given.grid.split(","))
         done = ascend_model.simulate(
-            kernel, grid, {k: _argument(k, v, given.seed) for k, v in arguments.items()},
-            {k: _plain(v) for k, v in constants.items()}, target=given.target, compiler=compiler,
+            launch.kernel, launch.grid, launch.args, launch.constants, target=given.target, compiler=compiler,
             trace=bool(given.trace),
         )  # fmt: skip
     except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from error
     named = {"op": name, "case": "", "impl": file}
     return [_row(named, given.target, compiler, done.status, done.message, [done])]
+
+
+def file_launch(what: str, args: list[str], constants: list[str], grid: str, seed: int = 0) -> Launch:
+    """The launch that `FILE.py:KERNEL --arg ... --const ... --grid ...` describes; UsageError if it cannot be."""
+    file, _, name = what.rpartition(":")
+    kernel = load_kernel(file, name)
+    given, fixed = dict(_pair(text) for text in args), dict(_pair(text) for text in constants)
+    _check_names(kernel, name, given, fixed)
+    try:
+        sizes = tuple(int(part) for part in grid.split(","))
+    except ValueError as error:
+        raise UsageError(f"grid {grid!r}: expected numbers, e.g. 48 or 8,4") from error
+    return Launch(
+        kernel,
+        sizes,
+        {k: _argument(k, v, seed) for k, v in given.items()},
+        {k: _plain(v) for k, v in fixed.items()},
+    )
 
 
 def load_kernel(file: str, name: str) -> Any:

@@ -109,11 +109,14 @@ class Twin:
 
     call has the op's signature.  safe is False where the pattern is known to compile into something that may
     touch memory of other programs; its hazard is shown beside its numbers and is not an error of the suite.
+    states: what its compiled code is known to come to; where the pattern does not compile, or gives other values
+    in some case, that is its result and no error of the suite either.
     """
 
     call: Callable[..., Any]
     pattern: str
     safe: bool = True
+    states: tuple[str, ...] = (OK,)
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,9 @@ from . import plan, spans
 @triton.jit
 def draft_kernel(
     req_pool_indices, req_to_token, seq_lens, out_cache_loc, requests, length, pool_len,
-    PROGRAMS: tl.constexpr, BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
-    for request in range(tl.program_id(0), requests, PROGRAMS):
+    for request in range(tl.program_id(0), requests, tl.num_programs(0)):
         start = tl.load(seq_lens + request).to(tl.int64)
         row = tl.load(req_pool_indices + request).to(tl.int64)
         source = req_to_token + row * pool_len + start
@@ -61,7 +61,7 @@ class Draft:
                 "length": length,
                 "pool_len": req_to_token.shape[1],
             },
-            {"PROGRAMS": made.grid[0], "BLOCK": made.block},
+            {"BLOCK": made.block},
         )
 
 

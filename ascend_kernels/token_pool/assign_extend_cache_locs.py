@@ -26,7 +26,7 @@ from . import spans
 @triton.jit
 def extend_kernel(
     req_pool_indices, req_to_token, start_offset, end_offset, out_cache_loc, pool_len,
-    BOUND: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr,
+    BOUND: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     request = tl.program_id(0)
     part = tl.program_id(1)
@@ -40,7 +40,7 @@ def extend_kernel(
     before = tl.sum(ends - starts)
     target = out_cache_loc + before
     source = req_to_token + row * pool_len + start
-    for i in range(part, tl.cdiv(length, BLOCK), PARTS):
+    for i in range(part, tl.cdiv(length, BLOCK), tl.num_programs(1)):
         offset = i * BLOCK + tl.arange(0, BLOCK)
         slots = tl.load(source + offset, mask=offset < length)
         tl.store(target + offset, slots, mask=offset < length)

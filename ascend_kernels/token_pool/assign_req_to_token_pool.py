@@ -26,7 +26,7 @@ from . import spans
 @triton.jit
 def assign_kernel(
     req_pool_indices, req_to_token, start_offset, end_offset, out_cache_loc, pool_len,
-    BOUND: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr,
+    BOUND: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     request = tl.program_id(0)
     part = tl.program_id(1)
@@ -39,7 +39,7 @@ def assign_kernel(
     # Behind the scalar loads, which then overlap with the two copies it waits for.
     source = tl.sum(ends - starts)
     target = req_to_token + row * pool_len + start
-    for i in range(part, tl.cdiv(length, BLOCK), PARTS):
+    for i in range(part, tl.cdiv(length, BLOCK), tl.num_programs(1)):
         offset = i * BLOCK + tl.arange(0, BLOCK)
         slots = tl.load(out_cache_loc + source + offset, mask=offset < length)
         tl.store(target + offset, slots, mask=offset < length)

@@ -47,7 +47,7 @@ class Copy:
                 "out_cache_loc": out_cache_loc,
                 "pool_len": req_to_token.shape[1],
             },
-            {"BOUND": made.bound, "BLOCK": made.block, "PARTS": made.grid[1]},
+            {"BOUND": made.bound, "BLOCK": made.block},
         )
 
 

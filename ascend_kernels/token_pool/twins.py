@@ -31,28 +31,30 @@ def _span(req_pool_indices, start_offset, end_offset, pool_len, BOUND: tl.conste
 @triton.jit
 def carried_kernel(
     req_pool_indices, req_to_token, start_offset, end_offset, out_cache_loc, pool_len,
-    BOUND: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr,
+    BOUND: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    parts = tl.num_programs(1)
     source, target, length = _span(req_pool_indices, start_offset, end_offset, pool_len, BOUND)
     part = tl.program_id(1)
     offset = part * BLOCK + tl.arange(0, BLOCK)
-    for _ in range(part, tl.cdiv(length, BLOCK), PARTS):
+    for _ in range(part, tl.cdiv(length, BLOCK), parts):
         slots = tl.load(out_cache_loc + source + offset, mask=offset < length)
         tl.store(req_to_token + target + offset, slots, mask=offset < length)
-        offset += PARTS * BLOCK
+        offset += parts * BLOCK
 
 
 @triton.jit
 def carried_at_top_kernel(
     req_pool_indices, req_to_token, start_offset, end_offset, out_cache_loc, pool_len,
-    BOUND: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr,
+    BOUND: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    parts = tl.num_programs(1)
     source, target, length = _span(req_pool_indices, start_offset, end_offset, pool_len, BOUND)
     part = tl.program_id(1)
     # Taken off the vector: taken off the scalar in front of it, the same loop compiles well.
-    offset = part * BLOCK + tl.arange(0, BLOCK) - PARTS * BLOCK
-    for _ in range(part, tl.cdiv(length, BLOCK), PARTS):
-        offset += PARTS * BLOCK
+    offset = part * BLOCK + tl.arange(0, BLOCK) - parts * BLOCK
+    for _ in range(part, tl.cdiv(length, BLOCK), parts):
+        offset += parts * BLOCK
         slots = tl.load(out_cache_loc + source + offset, mask=offset < length)
         tl.store(req_to_token + target + offset, slots, mask=offset < length)
 
@@ -60,39 +62,42 @@ def carried_at_top_kernel(
 @triton.jit
 def carried_in_while_kernel(
     req_pool_indices, req_to_token, start_offset, end_offset, out_cache_loc, pool_len,
-    BOUND: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr,
+    BOUND: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    parts = tl.num_programs(1)
     source, target, length = _span(req_pool_indices, start_offset, end_offset, pool_len, BOUND)
     base = tl.program_id(1) * BLOCK
     offset = base + tl.arange(0, BLOCK)
     while base < length:
         slots = tl.load(out_cache_loc + source + offset, mask=offset < length)
         tl.store(req_to_token + target + offset, slots, mask=offset < length)
-        offset += PARTS * BLOCK
-        base += PARTS * BLOCK
+        offset += parts * BLOCK
+        base += parts * BLOCK
 
 
 @triton.jit
 def carried_by_where_kernel(
     req_pool_indices, req_to_token, start_offset, end_offset, out_cache_loc, pool_len,
-    BOUND: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr,
+    BOUND: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    parts = tl.num_programs(1)
     source, target, length = _span(req_pool_indices, start_offset, end_offset, pool_len, BOUND)
     part = tl.program_id(1)
     offset = part * BLOCK + tl.arange(0, BLOCK)
-    for _ in range(part, tl.cdiv(length, BLOCK), PARTS):
+    for _ in range(part, tl.cdiv(length, BLOCK), parts):
         slots = tl.load(out_cache_loc + source + offset, mask=offset < length)
         tl.store(req_to_token + target + offset, slots, mask=offset < length)
-        offset = tl.where(offset < length, offset + PARTS * BLOCK, offset)
+        offset = tl.where(offset < length, offset + parts * BLOCK, offset)
 
 
 @triton.jit
 def mask_reversed_kernel(
     req_pool_indices, req_to_token, start_offset, end_offset, out_cache_loc, pool_len,
-    BOUND: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr,
+    BOUND: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    parts = tl.num_programs(1)
     source, target, length = _span(req_pool_indices, start_offset, end_offset, pool_len, BOUND)
-    for i in range(tl.program_id(1), tl.cdiv(length, BLOCK), PARTS):
+    for i in range(tl.program_id(1), tl.cdiv(length, BLOCK), parts):
         offset = i * BLOCK + tl.arange(0, BLOCK)
         slots = tl.load(out_cache_loc + source + offset, mask=length > offset)
         tl.store(req_to_token + target + offset, slots, mask=length > offset)
@@ -101,10 +106,11 @@ def mask_reversed_kernel(
 @triton.jit
 def mask_by_arithmetic_kernel(
     req_pool_indices, req_to_token, start_offset, end_offset, out_cache_loc, pool_len,
-    BOUND: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr,
+    BOUND: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    parts = tl.num_programs(1)
     source, target, length = _span(req_pool_indices, start_offset, end_offset, pool_len, BOUND)
-    for i in range(tl.program_id(1), tl.cdiv(length, BLOCK), PARTS):
+    for i in range(tl.program_id(1), tl.cdiv(length, BLOCK), parts):
         offset = i * BLOCK + tl.arange(0, BLOCK)
         slots = tl.load(out_cache_loc + source + offset, mask=(length - offset) > 0)
         tl.store(req_to_token + target + offset, slots, mask=(length - offset) > 0)
@@ -113,13 +119,14 @@ def mask_by_arithmetic_kernel(
 @triton.jit
 def modulo_kernel(
     req_pool_indices, req_to_token, start_offset, end_offset, out_cache_loc, pool_len,
-    BOUND: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr,
+    BOUND: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     request = tl.program_id(0)
+    parts = tl.num_programs(1)
     source, _, length = _span(req_pool_indices, start_offset, end_offset, pool_len, BOUND)
     start = tl.load(start_offset + request).to(tl.int32)
     row = tl.load(req_pool_indices + request).to(tl.int64)
-    for i in range(tl.program_id(1), tl.cdiv(length, BLOCK), PARTS):
+    for i in range(tl.program_id(1), tl.cdiv(length, BLOCK), parts):
         offset = i * BLOCK + tl.arange(0, BLOCK)
         column = (start + offset) % pool_len
         slots = tl.load(out_cache_loc + source + offset, mask=offset < length)
@@ -129,15 +136,16 @@ def modulo_kernel(
 @triton.jit
 def int64_sum_kernel(
     req_pool_indices, req_to_token, start_offset, end_offset, out_cache_loc, pool_len,
-    BOUND: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr,
+    BOUND: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     request = tl.program_id(0)
     lanes = tl.arange(0, BOUND)
     starts = tl.load(start_offset + lanes, mask=lanes < request, other=0).to(tl.int64)
     ends = tl.load(end_offset + lanes, mask=lanes < request, other=0).to(tl.int64)
     source = tl.sum(ends - starts)
+    parts = tl.num_programs(1)
     _, target, length = _span(req_pool_indices, start_offset, end_offset, pool_len, BOUND)
-    for i in range(tl.program_id(1), tl.cdiv(length, BLOCK), PARTS):
+    for i in range(tl.program_id(1), tl.cdiv(length, BLOCK), parts):
         offset = i * BLOCK + tl.arange(0, BLOCK)
         slots = tl.load(out_cache_loc + source + offset, mask=offset < length)
         tl.store(req_to_token + target + offset, slots, mask=offset < length)
@@ -146,15 +154,16 @@ def int64_sum_kernel(
 @triton.jit
 def prefetch_kernel(
     req_pool_indices, req_to_token, start_offset, end_offset, out_cache_loc, pool_len,
-    BOUND: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr,
+    BOUND: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    parts = tl.num_programs(1)
     source, target, length = _span(req_pool_indices, start_offset, end_offset, pool_len, BOUND)
     part = tl.program_id(1)
     first = part * BLOCK + tl.arange(0, BLOCK)
     slots = tl.load(out_cache_loc + source + first, mask=first < length)
-    for i in range(part, tl.cdiv(length, BLOCK), PARTS):
+    for i in range(part, tl.cdiv(length, BLOCK), parts):
         offset = i * BLOCK + tl.arange(0, BLOCK)
-        ahead = (i + PARTS) * BLOCK + tl.arange(0, BLOCK)
+        ahead = (i + parts) * BLOCK + tl.arange(0, BLOCK)
         coming = tl.load(out_cache_loc + source + ahead, mask=ahead < length)
         tl.store(req_to_token + target + offset, slots, mask=offset < length)
         slots = coming

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dashboards.events import Event, find_events, group_events
-from dashboards.pages import compare, compilers, data, event, feed, health, kernel, overview, problem
+from dashboards.pages import compare, compilers, data, event, example, feed, health, kernel, overview, problem
 from dashboards.pages.markup import Markup, visible
 from dashboards.pages.view import Kernel, View, event_name, event_path, faced, kernels_of
 from dashboards.repository import RepositoryError
@@ -24,9 +24,11 @@ EXAMPLES = """examples:
   ascend-perf dashboard                              pages of .asv/results in .asv/site
   ascend-perf dashboard --results r --repo . --out site
   ascend-perf dashboard --head my-branch             the history that ends at a branch
+  ascend-perf dashboard --example                    the example that comes with the project
 then open .asv/site/index.html, or `ascend-perf serve`."""
 
 RECORD = ".build.json"
+PARTS = ".parts"
 ASSETS = Path(__file__).parent / "assets"
 USAGE = 4
 
@@ -39,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--head", default="HEAD", help="revision whose first-parent line is shown")
     parser.add_argument("--out", help="folder of the site (default: site beside the results)")
     parser.add_argument("--config", default="asv.conf.json")
+    parser.add_argument("--example", action="store_true", help="pages of the results that come with the project")
     parser.add_argument("--fresh", action="store_true", help="make every page again")
     parser.add_argument("--quiet", action="store_true", help="no progress")
 
@@ -52,6 +55,9 @@ def run(given: argparse.Namespace) -> int:
     except Exception as error:  # asv has an exception of its own for every way a configuration can be wrong
         print(f"ascend-perf dashboard: {given.config} cannot be read: {error}", file=sys.stderr)
         return USAGE
+    if given.example:
+        given.out = given.out or str(results.parent / "example-site")
+        results = example.FOLDER
     repo = Path(given.repo) if given.repo else repository_of(given.config)
     out = Path(given.out) if given.out else results.parent / "site"
     os.environ.setdefault("ASCEND_PERF_CACHE", str((results.parent / "cache").resolve()))
@@ -105,8 +111,11 @@ def build(
     step("reading results", 1, 1)
     site.assets()
     if not view.kernels:
-        site.write("index.html", problem.render(view))
+        shown = results != example.FOLDER and example.FOLDER.is_dir()
+        site.write("index.html", problem.render(view, example=shown))
         site.finish()
+        if shown:
+            build(example.FOLDER, repo, out / "example", fresh=fresh, step=step, cache=None)
         return view
     foot = overview.foot(view)
     _write_pages(site, view, foot, step)
@@ -191,7 +200,9 @@ def _write_pages(site: Site, view: View, foot: Markup, step: Step) -> None:
     for at, one_event in enumerate(view.events, len(view.kernels)):
         step(f"event {event_name(one_event)}", at, total)
         key = event.fingerprint(view, one_event) + data.digest_of(foot)
-        site.write_keyed(event_path(one_event), key, functools.partial(event.render, view, one_event, foot))
+        site.write_keyed(
+            event_path(one_event), key, functools.partial(event.render, view, one_event, foot, site.keep)
+        )
         site.write_keyed(
             f"data/event/{event_name(one_event)}.js", key, functools.partial(event.data_file, view, one_event)
         )
@@ -252,6 +263,18 @@ class Site:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(make(), encoding="utf-8", errors="replace")
 
+    def keep(self, name: str, make: Callable[[], Markup]) -> Markup:
+        """A part of a page that depends on its name alone: made once, then read."""
+        part = f"{PARTS}/{data.digest_of(name, self.code)}"
+        place = self.place(part)
+        self.now[part] = name
+        if self.before.get(part) == name and place.is_file():
+            return Markup(place.read_text(encoding="utf-8"))
+        made = make()
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(made, encoding="utf-8", errors="replace")
+        return made
+
     def assets(self) -> None:
         """The site's own scripts and styles, and plotly's bundle."""
         for path in sorted(ASSETS.iterdir()):
@@ -270,7 +293,9 @@ class Site:
         A link to an event that is not found any more still leads to a page, which says so.
         """
         for name in sorted(set(_read_record(self.out / RECORD)) - set(self.now) - {""}):
-            if name.startswith("event/"):
+            if name.startswith(PARTS):
+                self.now[name] = self.before.get(name, "")  # its page was not made again
+            elif name.startswith("event/"):
                 self.write(name, problem.render_gone())
             else:
                 self.place(name).unlink(missing_ok=True)

@@ -91,7 +91,7 @@ def render(view: View, foot: Markup) -> str:
             tag("input", type="search", id="search", placeholder="search ( / )", aria_label="search"),
             tag("label", tag("input", type="checkbox", id="only-changed", checked=True), "only what differs"),
             tag("label", tag("input", type="checkbox", id="with-twins"), "twins"),
-            tag("output", "", id="matches", aria_live="polite"),
+            tag("output", "", id="match-count", aria_live="polite"),
             class_="filters",
         ),
         tag("div", id="compared"),

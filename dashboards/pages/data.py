@@ -16,6 +16,7 @@ from dashboards.series import NOT_RUN, OK, SILENT_STATES, STATE_CODE, STATES
 
 NAME_LIMIT = 300
 MAX_REASONS = 10
+MOST_SINGLE = 1e38
 
 
 def script(name: str, value: Any) -> str:
@@ -36,13 +37,16 @@ def numbers(values: np.ndarray) -> str | None:
 
     Counts are kept exactly; of a measured time, seven digits are enough.
     """
-    finite = values[np.isfinite(values)]
+    known = np.isfinite(values)
+    finite = values[known]
     if not finite.size:
         return None
-    small = values.astype("<f4")
-    whole = bool((finite == np.rint(finite)).all())
-    exact = not whole or bool((small[np.isfinite(values)] == finite).all())
-    kept = small if exact and abs(finite).max() < 1e38 else values.astype("<f8")
+    kept = values.astype("<f8")
+    if np.abs(finite).max() < MOST_SINGLE:
+        small = values.astype("<f4")
+        whole = bool((finite == np.rint(finite)).all())
+        if not whole or bool((small[known] == finite).all()):
+            kept = small
     return f"{kept.itemsize}{base64.b64encode(kept.tobytes()).decode()}"
 
 

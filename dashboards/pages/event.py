@@ -5,19 +5,29 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from dashboards.events import BOUNDARY, SAME_CODE, STATE, Event
 from dashboards.pages import data, source
 from dashboards.pages.kernel import sparkline
-from dashboards.pages.markup import Markup, dim, join, page, percent, quantity, table, tag, text
-from dashboards.pages.view import View, confirmed, event_name, kind_label, title_of
+from dashboards.pages.markup import Markup, dim, join, page, quantity, table, tag, text
+from dashboards.pages.view import View, confirmed, event_name, kind_label, state_of, title_of
+from dashboards.repository import RepositoryError
 from dashboards.series import OK
+from dashboards.text import change as percent
 
 AROUND = 60
 SHOWN_MEMBERS = 40
+
+
+Keep = Callable[[str, Callable[[], Markup]], Markup]
+
+
+def made_now(_name: str, make: Callable[[], Markup]) -> Markup:
+    """Keeps nothing."""
+    return make()
 
 
 def window(view: View, event: Event) -> tuple[int, int]:
@@ -92,8 +102,8 @@ def commands(event: Event) -> dict[str, str]:
     return {"reproduce": shlex.join(again), "bisect": shlex.join(find)}
 
 
-def render(view: View, event: Event, foot: Markup) -> str:
-    """HTML of the page."""
+def render(view: View, event: Event, foot: Markup, keep: Keep = made_now) -> str:
+    """HTML of the page; `keep` gives back a part that never changes, or makes it."""
     kernel = view.kernel_of[event.series]
     sure, why = confirmed(view, event)
     kind = "modelled" if event.modelled else "measured"
@@ -119,7 +129,7 @@ def render(view: View, event: Event, foot: Markup) -> str:
         ("change, 99 %", f"{percent(event.low)} … {percent(event.high)}" if event.low < event.high else "exact"),
         (
             "state",
-            "open"
+            state_of(event)
             if event.open
             else [
                 "undone by ",
@@ -156,7 +166,7 @@ def render(view: View, event: Event, foot: Markup) -> str:
         _counts(view, event),
         _beside(view, event),
         _code(view, event),
-        _source(view, event),
+        _source(view, event, keep),
     ]
     scripts = ("assets/plotly.min.js", f"data/event/{event_name(event)}.js", "assets/charts.js")
     root = {"data_page": "event", "data_event": f"event/{event_name(event)}", "data_kind": kind}
@@ -300,13 +310,13 @@ def _code(view: View, event: Event) -> Markup:
     if before == after:
         said = "The compiled code is the same at both commits: the machine, the driver or the model changed."
         return join([head, codes, tag("p", said)])
-    texts = source.compiled(view.results, before), source.compiled(view.results, after)
-    sentences = source.explained(*texts)
+    texts = source.compiled(before), source.compiled(after)
+    sentences = source.explained(before, after)
     parts: list[object] = [head, codes]
     if sentences:
         parts.append(tag("ul", [tag("li", text(one, 1000)) for one in sentences]))
     if all(texts):
-        parts.append(side_by_side(source.pairs(*texts)))
+        parts.append(side_by_side(source.pairs(*map(source.bare, texts))))
     else:
         parts.append(
             tag(
@@ -318,22 +328,38 @@ def _code(view: View, event: Event) -> Markup:
     return join(parts)
 
 
-def _source(view: View, event: Event) -> Markup:
-    """The kernel's source between the two commits."""
+def _source(view: View, event: Event, keep: Keep) -> Markup:
+    """The kernel's source between the two commits; it never changes, so that it is made once."""
     head = tag("h2", "Source")
-    if view.repo is None:
+    repo, kernel = view.repo, view.kernel_of[event.series]
+    if repo is None:
         return join([head, dim("The git history is not here, so that the difference cannot be shown.")])
-    found = source.difference(view.repo, event.last_good, event.first_bad, view.kernel_of[event.series])
-    commits = [
-        tag("li", tag("code", one.hash[:10]), " ", text(one.subject), " ", tag("span", one.author, class_="dim"))
-        for one in found.commits
-    ]
-    parts: list[object] = [head]
-    if commits:
+    good, bad = event.last_good, event.first_bad
+    try:
+        body = keep(
+            f"source {good} {bad} {kernel.slug}", lambda: _difference(source.difference(repo, good, bad, kernel))
+        )
+    except RepositoryError as error:
+        body = dim(f"git cannot show it: {error}")
+    return join([head, body])
+
+
+def _difference(found: source.Difference) -> Markup:
+    parts: list[object] = []
+    if found.commits:
+        commits = [
+            tag(
+                "li",
+                tag("code", one.hash[:10]),
+                " ",
+                text(one.subject),
+                " ",
+                tag("span", one.author, class_="dim"),
+            )
+            for one in found.commits
+        ]
         parts.append(tag("details", tag("summary", f"{len(commits)} commits in the range"), tag("ul", commits)))
-    if found.error:
-        parts.append(dim(text(found.error, 300)))
-    elif not found.lines:
+    if not found.lines:
         parts.append(dim("No file of the kernel changed between the two commits."))
     else:
         if not found.narrow:
@@ -361,10 +387,29 @@ def side_by_side(rows: Sequence[tuple[str | None, str | None]]) -> Markup:
 
 
 def fingerprint(view: View, event: Event) -> str:
-    """Changes when anything that the page shows may have changed."""
+    """Changes when anything that the page shows changes."""
     start, end = window(view, event)
-    rows = [event.series, *controls(view, event)]
     history = view.history
-    columns = [history.value[rows, start:end], history.state[rows, start:end], history.low[rows, start:end]]
-    names = json.dumps([[one.hash for one in history.commits[start:end]], start])
-    return data.digest_of(repr(event), names, *(column.tobytes() for column in columns))
+    rows = [event.series, *controls(view, event)]
+    ends = history.value[np.ix_(view.kernel_of[event.series].rows, (event.last_good_at, event.first_bad_at))]
+    columns = [
+        column[rows, start:end].tobytes()
+        for column in (history.value, history.low, history.high, history.state, history.code)
+    ]
+    names = [[one.hash for one in history.commits[start:end]], start, event.last_good_at, event.first_bad_at]
+    said: list[object] = [
+        event_name(event),
+        title_of(event),
+        kind_label(event),
+        state_of(event),
+        confirmed(view, event),
+        suspect(view, event),
+        percent(event.size),
+        percent(event.low),
+        percent(event.high),
+        event.recovered,
+        quantity(event.before, event.unit),
+        quantity(event.after, event.unit),
+        event.environment,
+    ]
+    return data.digest_of(json.dumps([names, said, event.series_rows]), ends.tobytes(), *columns)

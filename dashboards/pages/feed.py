@@ -7,8 +7,9 @@ from datetime import datetime, timezone
 
 from dashboards.events import STATE, Event
 from dashboards.pages.event import suspect
-from dashboards.pages.markup import cut, percent, quantity, visible
+from dashboards.pages.markup import cut, quantity, visible
 from dashboards.pages.view import View, event_name, event_path, kind_label, title_of
+from dashboards.text import change as percent
 
 LENGTH = 50
 

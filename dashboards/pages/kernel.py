@@ -9,9 +9,10 @@ import numpy as np
 
 from dashboards.events import Event
 from dashboards.pages import data
-from dashboards.pages.markup import Markup, dim, join, page, percent, quantity, table, tag, text
+from dashboards.pages.markup import Markup, dim, join, page, quantity, table, tag, text
 from dashboards.pages.view import LEADING, MODEL_OR_NOT, Kernel, Status, View, event_path, kind_label
 from dashboards.series import COMPILERS, OK, STATES, Series
+from dashboards.text import change as percent
 
 UB_BYTES = 192 * 1024
 SHOWN_EVENTS = 6
@@ -218,6 +219,12 @@ def _shapes(view: View, rows: list[int], metric: str, kind: str) -> Markup | Non
     return join([tag("h3", text(say)), tag("div", tiles, class_="tiles")])
 
 
+def axis_title(metric: str, unit: str, kind: str, better: str) -> str:
+    """`ub_bytes, B (modelled), lower is better`."""
+    plain = unit.replace("(modelled)", "").strip()
+    return f"{metric if plain in ('', metric) else f'{metric}, {plain}'} ({kind}), {better} is better"
+
+
 def _twins(view: View, rows: list[int], metrics: list[str], first: str, kind: str) -> Markup | None:
     """Twins beside their op: how many times its number, with the hazards of each."""
     history = view.history
@@ -244,7 +251,7 @@ def _twins(view: View, rows: list[int], metrics: list[str], first: str, kind: st
                 tag("tr", tag("th", text(impl, 40), " ", tag("span", role, class_="dim"), scope="row"), marks)
             )
         head = ["implementation", *(text(case or "all", 24) for case in cases)]
-        caption = f"{metric}, {unit.replace('(modelled)', '').strip()} ({kind}), {better} is better"
+        caption = axis_title(metric, unit, kind, better)
         around = {"data_twins": data.shown(metric), "hidden": metric != first}
         tables.append(table(head, lines, caption=text(caption), around=around, class_="grid"))
     hazards = _hazards(view, shown, impls)
@@ -288,11 +295,12 @@ def _ratio(view: View, row: int | None, base: int | None, better: str) -> Markup
         tag("b", said, class_=tone),
         " ",
         tag("span", quantity(value, one.unit), class_="dim"),
-        hazard if detail.findings else None,
+        [" ", hazard] if detail.findings else None,
     )
 
 
 def _hazards(view: View, shown: list[int], impls: list[str]) -> Markup | None:
+    """What executing each implementation found, once for each of them."""
     lines = []
     for impl in impls:
         seen: dict[str, list[str]] = {}
@@ -303,24 +311,15 @@ def _hazards(view: View, shown: list[int], impls: list[str]) -> Markup | None:
                     where = seen.setdefault(finding, [])
                     if one.case not in where:
                         where.append(one.case)
-        lines += [
-            tag(
-                "li",
-                tag("b", text(impl, 40)),
-                ": ",
-                text(finding, 400),
-                tag("span", f" ({', '.join(cases)})", class_="dim"),
-            )
-            for finding, cases in list(seen.items())[:4]
-        ]
+        if seen:
+            finding, cases = next(iter(seen.items()))
+            more = f"; {len(seen) - 1} more like it" if len(seen) > 1 else ""
+            where_text = tag("span", f" ({', '.join(cases)}{more})", class_="dim")
+            lines.append(tag("li", tag("b", text(impl, 40)), ": ", text(finding, 400), where_text))
     if not lines:
         return None
-    return tag(
-        "details",
-        tag("summary", f"⚠ Hazards found in the executed code ({len(lines)})"),
-        tag("ul", lines),
-        open=True,
-    )
+    said = f"⚠ Hazards found in the executed code of {len(lines)} implementations"
+    return tag("details", tag("summary", said), tag("ul", lines), open=True)
 
 
 def _latest(view: View, rows: Iterable[int], metric: str) -> dict[str, float]:

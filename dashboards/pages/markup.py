@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import html
-import math
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 
+from dashboards.text import value
+
 LIMIT = 160
+PARAGRAPH = 1000
 TITLE_LIMIT = 20_000
 
 # Scripts and styles come from the site's own files, and nothing else is loaded from anywhere.
@@ -48,11 +50,11 @@ def cut(text: str, limit: int = LIMIT) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def text(value: str, limit: int = LIMIT) -> Markup:
+def text(given: str, limit: int = LIMIT) -> Markup:
     """Untrusted text for an element; what is too long is cut and given in full as its title."""
-    if isinstance(value, Markup):
-        return value
-    shown = visible(value)
+    if isinstance(given, Markup):
+        return given
+    shown = visible(given)
     if len(shown) <= limit:
         return Markup(html.escape(shown))
     return tag("span", Markup(html.escape(cut(shown, limit))), title=cut(shown, TITLE_LIMIT))
@@ -61,11 +63,11 @@ def text(value: str, limit: int = LIMIT) -> Markup:
 def tag(name: str, /, *children: object, **attributes: object) -> Markup:
     """`tag("td", "a < b", class_="x", data_op="y")`; None and False leave an attribute out."""
     parts = [f"<{name}"]
-    for key, value in attributes.items():
-        if value is None or value is False:
+    for key, given in attributes.items():
+        if given is None or given is False:
             continue
         word = key.rstrip("_").replace("_", "-")
-        parts.append(f" {word}" if value is True else f' {word}="{html.escape(visible(str(value)))}"')
+        parts.append(f" {word}" if given is True else f' {word}="{html.escape(visible(str(given)))}"')
     if name in _VOID:
         return Markup("".join(parts) + ">")
     return Markup("".join(parts) + ">" + join(children) + f"</{name}>")
@@ -108,33 +110,12 @@ def table(
 
 def dim(*children: object) -> Markup:
     """A paragraph beside the matter."""
-    return tag("p", children, class_="dim")
+    return tag("p", [text(one, PARAGRAPH) if isinstance(one, str) else one for one in children], class_="dim")
 
 
-def quantity(value: float, unit: str) -> str:
-    """A number with its unit: `12.3 us`, `5,120 B`."""
-    plain = unit.replace("(modelled)", "").strip()
-    if value != value:
-        return "–"
-    if math.isinf(value):
-        return str(value)
-    if value == int(value) and abs(value) < 1e15:
-        number = f"{int(value):,}"
-    else:
-        size = abs(value)
-        digits = 0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 10 else 3
-        number = f"{value:,.{digits}f}" if 1e-3 <= size < 1e15 else f"{value:.3g}"
-    return f"{number} {plain}".rstrip()
-
-
-def percent(size: float) -> str:
-    """A relative change with its sign; infinite where it started from nothing."""
-    if size != size:
-        return "–"
-    if math.isinf(size):
-        return "from 0" if size > 0 else "to -∞"
-    digits = 0 if abs(size) >= 1 else 1 if abs(size) >= 0.1 else 2
-    return f"{size * 100:+.{digits}f} %"
+def quantity(number: float, unit: str) -> str:
+    """A number with its unit; that it is modelled is said beside it."""
+    return value(number, unit.replace("(modelled)", "").strip())
 
 
 def page(
@@ -146,8 +127,9 @@ def page(
     scripts: Iterable[str] = (),
     foot: object = None,
     root: Mapping[str, str] | None = None,
+    alone: bool = False,
 ) -> str:
-    """A whole page; `scripts` are files of the site, `root` are attributes of the body."""
+    """A whole page; `scripts` are files of the site, `root` are attributes of the body; `alone` has no others."""
     up = "../" * depth
     links = (
         ("Overview", "index.html"),
@@ -156,11 +138,14 @@ def page(
         ("Compilers", "compilers.html"),
         ("Health", "health.html"),
     )
+    feed = None if alone else tag("a", "Feed", href=up + "feed.xml")
     nav = tag(
         "nav",
         tag("a", "ascend-perf", class_="brand", href=up + "index.html"),
-        [tag("a", n, href=up + at, aria_current="page" if at == here else None) for n, at in links],
-        tag("a", "Feed", href=up + "feed.xml"),
+        []
+        if alone
+        else [tag("a", n, href=up + at, aria_current="page" if at == here else None) for n, at in links],
+        feed,
         tag("button", "Theme", id="theme", type="button", title="light, dark or as the system (t)"),
         tag("button", "?", id="keys", type="button", title="keys (?)"),
         aria_label="pages",
@@ -174,7 +159,9 @@ def page(
         tag("title", cut(visible(title), 120) + " · ascend-perf"),
         tag("link", rel="icon", href=up + "assets/icon.svg"),
         tag("link", rel="stylesheet", href=up + "assets/pages.css"),
-        tag("link", rel="alternate", type="application/atom+xml", href=up + "feed.xml", title="events"),
+        None
+        if alone
+        else tag("link", rel="alternate", type="application/atom+xml", href=up + "feed.xml", title="events"),
         tag("script", src=up + "assets/pages.js"),
         [tag("script", src=up + one, defer=True) for one in scripts],
     )

@@ -11,9 +11,10 @@ from dashboards.events import BOUNDARY, IMPROVEMENT, REGRESSION, SAME_CODE, STAT
 from dashboards.pages import data
 from dashboards.pages.event import range_text, suspect
 from dashboards.pages.kernel import compiler_of, own_rows, status_table
-from dashboards.pages.markup import Markup, dim, join, page, percent, quantity, table, tag, text
-from dashboards.pages.view import LEADING, MODEL_OR_NOT, View, confirmed, event_path, kind_label
+from dashboards.pages.markup import Markup, dim, join, page, quantity, table, tag, text
+from dashboards.pages.view import LEADING, MODEL_OR_NOT, View, confirmed, event_path, kind_label, state_of
 from dashboards.series import OK, SILENT_STATES, STATES
+from dashboards.text import change as percent
 
 LISTED_EVENTS = 200
 # Of these, the rest stays folded until somebody asks for it or filters.
@@ -111,7 +112,7 @@ def _filters(view: View) -> Markup:
         search,
         controls,
         tag("button", "Clear", type="reset", id="clear"),
-        tag("output", "", id="matches", aria_live="polite"),
+        tag("output", "", id="match-count", aria_live="polite"),
         class_="filters",
         role="search",
     )
@@ -205,13 +206,6 @@ def event_row(view: View, event: Event, *, folded: bool = False) -> Markup:
         data_folded=folded,
         tabindex="0",
     )
-
-
-def state_of(event: Event) -> str:
-    """Whether somebody still has to act."""
-    if not event.open:
-        return "undone"
-    return "open" if event.kind in (REGRESSION, STATE) else "holds"
 
 
 def _states(view: View) -> Markup:
@@ -452,6 +446,5 @@ def foot(view: View) -> Markup:
         "p",
         "Made with ",
         text(words or "no environment named", 600),
-        f". {len(view.history.series)} series, {len(view.history.commits)} commits. ",
-        "Modelled numbers come from a model of compiled code, never from an NPU.",
+        ". Modelled numbers come from a model of compiled code, never from an NPU.",
     )

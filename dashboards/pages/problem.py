@@ -6,8 +6,8 @@ from dashboards.pages.markup import page, tag, text
 from dashboards.pages.view import View
 
 
-def render(view: View) -> str:
-    """Says what is missing and what to do."""
+def render(view: View, *, example: bool = False) -> str:
+    """Says what is missing and what to do; `example` when there are pages of the example beside."""
     lines = [text(one, 1000) for one in view.notices]
     lines += [text(f"{one.path}: {one.reason}", 600) for one in view.history.problems[:50]]
     return page(
@@ -27,8 +27,12 @@ def render(view: View) -> str:
                     tag("code", "ascend-perf dashboard --results FOLDER --repo REPOSITORY"),
                 ),
             ),
+            tag("p", tag("a", "An example", href="example/index.html"), ": what is here with some history.")
+            if example
+            else None,
         ],
         here="index.html",
+        alone=True,
     )
 
 

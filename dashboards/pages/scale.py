@@ -6,8 +6,14 @@ python -m dashboards.pages.scale --publish --keep DIR # with `asv publish` in th
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
+import shutil
 import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +27,7 @@ CASES = ("decode-32x1-2", "verify-32x5-20", "extend-32x512", "ragged")
 IMPLS = ("derived", "carried", "modulo", "prefetch")
 PINS = {"triton-ascend": "3.2.0", "ascendnpu-ir": "1.2.0"}
 START = 1_700_000_000
+OVERVIEW = ("index.html", "data/heat.js", "assets/pages.js", "assets/pages.css", "assets/icon.svg")
 
 
 def make_repository(place: Path, count: int) -> list[str]:
@@ -112,16 +119,7 @@ def _file(commit: str, when: int, machine: str, results: dict[str, Any]) -> dict
         "commit_hash": commit,
         "env_name": "host",
         "date": when * 1000,
-        "params": {
-            "machine": machine,
-            "python": "3.11",
-            "arch": "any",
-            "cpu": "made up",
-            "num_cpu": "",
-            "os": "any",
-            "ram": "",
-            **PINS,
-        },
+        "params": {"machine": machine, "python": "3.11", "arch": "any", "cpu": "made up", "os": "any", **PINS},
         "python": "3.11",
         "requirements": PINS,
         "env_vars": {},
@@ -170,3 +168,81 @@ def _benchmarks(ops: int) -> dict[str, Any]:
                 "timeout": 60,
             }
     return found
+
+
+def timed_build(place: Path, name: str) -> dict[str, Any]:
+    """One build in a process of its own, on one core: seconds of the wall and of the processor, peak memory."""
+    command = [sys.executable, "-m", "dashboards.cli", "dashboard", "--results", str(place / "results")]
+    command += ["--repo", str(place / "repo"), "--out", str(place / "site")]
+    return {"build": name, **_timed(command, place)}
+
+
+def _timed(command: list[str], place: Path) -> dict[str, Any]:
+    environment = dict(os.environ, XDG_CACHE_HOME=str(place / "cache"))
+    environment |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    if shutil.which("taskset"):
+        command = ["taskset", "-c", str(min(os.sched_getaffinity(0))), *command]
+    start = time.perf_counter()
+    with tempfile.TemporaryFile() as said:
+        started = subprocess.Popen(command, env=environment, stdout=said, stderr=said)
+        _, status, used = os.wait4(started.pid, 0)
+        wall = time.perf_counter() - start
+        if status:
+            said.seek(0)
+            raise SystemExit(said.read()[-2000:].decode(errors="replace"))
+    seconds = round(used.ru_utime + used.ru_stime, 2)
+    return {"wall": round(wall, 2), "processor": seconds, "peak_mb": round(used.ru_maxrss / 1024)}
+
+
+def timed_publish(place: Path) -> dict[str, Any]:
+    """`asv publish` on the same results."""
+    settings = {
+        "version": 1, "project": "made up", "project_url": "", "repo": str(place / "repo"), "branches": ["main"],
+        "dvcs": "git", "benchmark_dir": str(place / "benchmarks"), "env_dir": str(place / "env"),
+        "results_dir": str(place / "results"), "html_dir": str(place / "html"),
+    }  # fmt: skip
+    (place / "asv.conf.json").write_text(json.dumps(settings))
+    (place / "benchmarks").mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "asv", "--config", str(place / "asv.conf.json"), "publish"]
+    return {"build": "asv publish", **_timed(command, place)}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Builds cold, again, and after one more commit; prints one line of JSON for each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--commits", type=int, default=1000)
+    parser.add_argument("--ops", type=int, default=10, help="each has 160 series")
+    parser.add_argument("--publish", action="store_true", help="time `asv publish` too")
+    parser.add_argument("--keep", help="folder to work in, and to leave behind")
+    given = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(given.keep or folder)
+        commits = make_repository(place / "repo", given.commits)
+        for _ in make_results(place / "results", commits, given.ops):
+            pass
+        aside = place / "aside"
+        newest = commits[-1]
+        files = [
+            *(place / "results").glob(f"*/{newest[:8]}-*.json"),
+            place / "results" / "states" / f"{newest}.jsonl",
+        ]
+        for path in files:
+            (aside / path.parent.name).mkdir(parents=True, exist_ok=True)
+            shutil.move(path, aside / path.parent.name / path.name)
+        print(json.dumps(timed_build(place, "cold")), flush=True)
+        print(json.dumps(timed_build(place, "nothing new")), flush=True)
+        for path in files:
+            shutil.move(aside / path.parent.name / path.name, path)
+        print(json.dumps(timed_build(place, "one new commit")), flush=True)
+        site = place / "site"
+        sizes = {"index.html": (site / "index.html").stat().st_size}
+        sizes["overview"] = sum((site / one).stat().st_size for one in OVERVIEW)
+        sizes["site"] = sum(path.stat().st_size for path in site.rglob("*") if path.is_file())
+        print(json.dumps({"bytes": sizes}), flush=True)
+        if given.publish:
+            print(json.dumps(timed_publish(place)), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

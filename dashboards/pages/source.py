@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import difflib
 import functools
-import gzip
 import re
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dashboards.pages.view import Kernel
-from dashboards.repository import Commit, RepositoryError, git
+from dashboards.repository import Commit, git
 
 MAX_LINES = 400
 MAX_COMMITS = 50
@@ -24,41 +22,30 @@ CODE = re.compile(r"[0-9a-f]{8,64}\Z")
 
 @dataclass(frozen=True)
 class Difference:
-    """Lines of `git diff`; `narrow` when they are of the kernel's own files; `error` says why there are none."""
+    """Lines of `git diff`; `narrow` when they are of the kernel's own files."""
 
     commits: tuple[Commit, ...] = ()
     lines: tuple[str, ...] = ()
     narrow: bool = True
-    error: str = ""
 
 
 def difference(repo: Path, good: str, bad: str, kernel: Kernel) -> Difference:
-    """The source of a kernel between two commits, and the commits in between."""
-    try:
-        log = git(
-            repo,
-            "log",
-            "--first-parent",
-            f"--max-count={MAX_COMMITS}",
-            "-z",
-            "--format=%H%x00%an%x00%s",
-            f"{good}..{bad}",
-            "--",
-        )
-        fields = log.split("\0")
-        rows = [fields[at : at + 3] for at in range(0, len(fields) - 2, 3)]
-        commits = tuple(Commit(name, subject, author) for name, author, subject in rows)
-        names = git(repo, "diff", "--no-renames", "--name-only", "-z", good, bad, "--").split("\0")
-        changed = [name for name in names if name]
-        own = own_files(changed, kernel)
-        shown = own or [name for name in changed if name.endswith(".py") and "test" not in name]
-        if not shown:
-            return Difference(commits)
-        how = ("--no-color", "--no-ext-diff", "--no-textconv", "-U3")
-        text = git(repo, "--literal-pathspecs", "diff", *how, good, bad, "--", *shown[:20])
-    except RepositoryError as error:
-        return Difference(error=f"git cannot show it: {error}")
-    lines = text.split("\n")
+    """The source of a kernel between two commits, and the commits in between; RepositoryError where git fails."""
+    log = git(
+        repo, "log", "--first-parent", f"--max-count={MAX_COMMITS}", "-z", "--format=%H%x00%an%x00%s",
+        f"{good}..{bad}", "--",
+    )  # fmt: skip
+    fields = log.split("\0")
+    rows = [fields[at : at + 3] for at in range(0, len(fields) - 2, 3)]
+    commits = tuple(Commit(name, subject, author) for name, author, subject in rows)
+    names = git(repo, "diff", "--no-renames", "--name-only", "-z", good, bad, "--").split("\0")
+    changed = [name for name in names if name]
+    own = own_files(changed, kernel)
+    shown = own or [name for name in changed if name.endswith(".py") and "test" not in name]
+    if not shown:
+        return Difference(commits)
+    how = ("--no-color", "--no-ext-diff", "--no-textconv", "-U3")
+    lines = git(repo, "--literal-pathspecs", "diff", *how, good, bad, "--", *shown[:20]).split("\n")
     if len(lines) > MAX_LINES:
         lines = [*lines[:MAX_LINES], f"… and {len(lines) - MAX_LINES} more lines"]
     return Difference(commits, tuple(lines), bool(own))
@@ -73,35 +60,44 @@ def own_files(changed: Sequence[str], kernel: Kernel) -> list[str]:
     return own or [name for name in code if kernel.family in Path(name).parts[:-1]]
 
 
-def compiled(results: Path | None, code: str) -> str:
-    """The compiler's output of one launch or several, as the results folder keeps it; empty where it does not."""
-    texts = [_kept(results, part) for part in code.split("+")] if results else []
+def compiled(code: str) -> str:
+    """The compiler's output of one launch or several, from the compiler's cache; empty where it is not kept."""
+    texts = [_kept(part) for part in code.split("+")]
     return "\n".join(texts) if all(texts) else ""
 
 
 @functools.lru_cache(maxsize=64)
-def _kept(results: Path, name: str) -> str:
+def _kept(name: str) -> str:
     if not CODE.match(name):
         return ""
     try:
-        with gzip.open(results / "code" / f"{name}.txt.gz") as file:
-            return file.read(MAX_CODE_BYTES).decode("utf-8", "replace")
-    except (OSError, EOFError, zlib.error):
+        from ascend_model.explain import load
+    except ImportError:
         return ""
+    found = load(name)
+    return found.compiled.linalg[:MAX_CODE_BYTES] if found else ""
 
 
 def explained(before: str, after: str) -> list[str]:
-    """Sentences of `ascend_model.explain`, none where it is not there or cannot tell."""
-    if not before or not after:
-        return []
+    """Sentences of `ascend_model.explain` on two code hashes, none where the compiled kernels are not here."""
     try:
-        from ascend_model.explain import explain
+        from ascend_model.explain import explain_codes
     except ImportError:
         return []
     try:
-        return [str(one) for one in explain(before, after)]
+        found = explain_codes(before, after)
     except (ValueError, KeyError, IndexError, TypeError) as error:
         return [f"The difference cannot be explained: {error}"]
+    return list(found.sentences) if found else []
+
+
+def bare(code: str) -> str:
+    """Compiled code without source locations: a moved line is no difference."""
+    try:
+        from ascend_model.compile import strip_locations
+    except ImportError:
+        return code
+    return strip_locations(code)
 
 
 def pairs(before: str, after: str) -> list[tuple[str | None, str | None]]:

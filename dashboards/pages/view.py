@@ -20,16 +20,17 @@ from dashboards.series import NOT_RUN, OK, SILENT_STATES, STATE_CODE, STATES, Se
 
 # The metric that stands for a kernel where only one is shown, best first.
 LEADING = ("cycles", "device_time", "device_time_cold", "host_time")
+# A measured change is confirmed by this many commits on the new level.
+ENOUGH = 3
 MODEL_OR_NOT = ((True, "Modelled"), (False, "Measured"))
 
 
 def slug(*parts: str) -> str:
     """A file name that depends on nothing but `parts`, and differs where they differ."""
     words = [re.sub(r"[^a-z0-9_-]+", "-", part.lower()).strip("-")[:48] for part in parts]
-    name = ".".join(words)
     if words == list(parts) and all(parts):
-        return name
-    return f"{name}.{digest(*parts)[:8]}".lstrip(".")
+        return ".".join(words)
+    return ".".join([*filter(None, words), digest(*parts)[:8]])
 
 
 def digest(*parts: str) -> str:
@@ -204,7 +205,7 @@ def faced(event: Event) -> Event:
     if event.kind == STATE or not known:
         return event
     face = min(known, key=lambda one: (LEADING.index(one.metric), -abs(one.size)))
-    others = tuple(dataclasses.replace(one, members=()) for one in some if one is not face)
+    others = tuple(dataclasses.replace(one, members=()) if one.members else one for one in some if one is not face)
     return dataclasses.replace(face, members=others)
 
 
@@ -228,9 +229,9 @@ def confirmed(view: View, event: Event) -> tuple[bool, str]:
     values = view.history.value[event.series, event.first_bad_at :]
     after = int((~np.isnan(values)).sum())
     sure = f"{event.confidence:.0%} sure"
-    if after >= 3 and event.confidence >= 0.9:
-        return True, f"{sure}, {after} commits since"
-    return False, f"{sure}, only {after} commit{'s' * (after != 1)} since"
+    if after >= ENOUGH and event.confidence >= 0.9:
+        return True, f"{sure}, {ENOUGH} commits or more since"
+    return False, f"{sure}, {after} commit{'s' * (after != 1)} since"
 
 
 def title_of(event: Event) -> str:
@@ -251,3 +252,10 @@ def kind_label(event: Event) -> str:
     if event.kind == REGRESSION:
         return "slower" if event.metric in LEADING else "worse"
     return event.kind
+
+
+def state_of(event: Event) -> str:
+    """Whether somebody still has to act."""
+    if not event.open:
+        return "undone"
+    return "open" if event.kind in (REGRESSION, STATE) else "holds"

@@ -4,7 +4,7 @@
   document.addEventListener("DOMContentLoaded", async () => {
     const hashes = JSON.parse(document.body.dataset.commits);
     const names = await perf.get("series", "data/series.js");
-    const place = document.getElementById("compared"), said = document.getElementById("matches");
+    const place = document.getElementById("compared"), said = document.getElementById("match-count");
     const search = document.getElementById("search");
     const only = document.getElementById("only-changed"), twins = document.getElementById("with-twins");
     const pick = (side, what) => document.querySelector(`[data-side=${side}][data-what=${what}]`);

@@ -24,19 +24,19 @@ const perf = (() => {
     for (let at = 0; at < raw.length; at++) bytes[at] = raw.charCodeAt(at);
     return text[0] === "4" ? new Float32Array(bytes.buffer) : new Float64Array(bytes.buffer);
   };
-  const quantity = (value, unit) => {
-    if (!Number.isFinite(value)) return "–";
+  const figures = (value) => {
+    if (!Number.isFinite(value)) return value > 0 ? "∞" : "-∞";
     const size = Math.abs(value);
-    const digits = Number.isInteger(value) || size >= 1000 ? 0 : size >= 100 ? 1 : size >= 10 ? 2 : 3;
-    const text = size !== 0 && size < 1e-3 ? value.toPrecision(3)
-      : value.toLocaleString("en-US", {minimumFractionDigits: digits, maximumFractionDigits: digits});
-    return unit ? text + " " + unit : text;
+    if (Number.isInteger(value) && size < 1e6) return value.toLocaleString("en-US");
+    return size >= 1e-3 && size < 1e6 ? Number(value.toPrecision(4)).toLocaleString("en-US", {maximumFractionDigits: 6})
+      : String(Number(value.toPrecision(4)));
   };
+  const quantity = (value, unit) => Number.isNaN(value) ? "-" : unit ? figures(value) + " " + unit : figures(value);
   const percent = (size) => {
-    if (Number.isNaN(size)) return "–";
-    if (!Number.isFinite(size)) return size > 0 ? "from 0" : "to -∞";
-    const part = Math.abs(size), digits = part >= 1 ? 0 : part >= 0.1 ? 1 : 2;
-    return (size < 0 ? "" : "+") + (size * 100).toFixed(digits) + " %";
+    if (Number.isNaN(size)) return "-";
+    if (!Number.isFinite(size)) return size > 0 ? "from 0" : "to below 0";
+    const part = 100 * size, digits = Math.abs(part) >= 1 || part === 0 ? 1 : Math.min(6, 1 - Math.floor(Math.log10(Math.abs(part))));
+    return (part < 0 ? "" : "+") + part.toFixed(digits) + " %";
   };
   const element = (name, attributes, ...children) => {
     const made = document.createElement(name);
@@ -126,7 +126,7 @@ const perf = (() => {
   const filtering = () => {
     const form = document.querySelector("form.filters[role=search]");
     if (!form) return;
-    const search = document.getElementById("search"), said = document.getElementById("matches");
+    const search = document.getElementById("search"), said = document.getElementById("match-count");
     const selects = [...form.querySelectorAll("[data-filter]")];
     const targets = [...document.querySelectorAll("table.filtered tbody tr, .filtered-tiles > *")];
     const texts = new Map(targets.map((one) => [one, one.textContent.toLowerCase()]));

@@ -1,0 +1,89 @@
+"""Launch plans of the kpool ops.  Pure: sizes and a device in, programs and blocks out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..harness.device import Device
+from ..harness.spec import PlanError
+
+BITS = 8
+
+
+@dataclass(frozen=True)
+class Plan:
+    """programs of the launch, rows (pools, tokens, groups) a program takes at once, warps of a GPU program."""
+
+    programs: int
+    rows: int = 1
+    warps: int = 4
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A GPU program's tile of pools: rows of pools, chunk of tokens of each at a time; warps of the program;
+    programs a multiprocessor, 0 for one program a tile."""
+
+    rows: int = 16
+    chunk: int = 4
+    warps: int = 4
+    programs: int = 4
+
+
+# By pool size: what compiles without spilling and leaves room for several programs a multiprocessor.
+TILES = {4: Tile(), 8: Tile(warps=8, programs=2), 16: Tile(warps=8, programs=2)}
+
+
+def pools(count: int, pool_size: int, device: Device) -> Plan:
+    """Plan for `count` pools or requests taken one at a time.  Raises PlanError when a pool does not fit UB."""
+    if device.ascend:
+        # Two double-buffered bf16 rows and six fp32 rows a token; factors and products of the rotation.
+        need = BITS * (4352 * pool_size + 38400)
+        if need > BITS * device.ub_bytes:
+            raise PlanError(
+                f"a pool of {pool_size} tokens needs {need} bits of UB, {device.name} has {BITS * device.ub_bytes}"
+            )
+    return Plan(min(count, device.cores if device.ascend else device.grid_limit), 1, 1)
+
+
+def tiles(count: int, tile: Tile, device: Device) -> Plan:
+    """Plan for `count` pools taken a tile at a time on a GPU, the rotation a matrix product.
+
+    Programs take several tiles, since each makes the matrix anew."""
+    most = min(device.grid_limit, tile.programs * device.cores if tile.programs else device.grid_limit)
+    return Plan(min(-(-count // tile.rows), most), tile.rows, tile.warps)
+
+
+def tokens(count: int, tile: bool, device: Device) -> Plan:
+    """Plan for `count` tokens of a prefill batch, one at a time or many."""
+    rows = 32 if tile else 1
+    programs = min(-(-count // rows), device.cores if device.ascend else device.grid_limit)
+    return Plan(programs, rows)
+
+
+def groups(rows: int, count: int, pool_size: int, device: Device) -> Plan:
+    """Plan for expanding `count` selected pools in each of `rows` rows; Plan.rows is the block of groups.
+
+    Raises PlanError when a block does not fit UB.
+    """
+    block = min(power_of_two(count), max(16, (2048 if device.ascend else 1024) // pool_size))
+    if device.ascend:
+        # Pools and tokens of a block: two load and two store buffers, the products and their sums.
+        need = BITS * (block * 40 + block * pool_size * 32)
+        if need > BITS * device.ub_bytes:
+            raise PlanError(
+                f"pools of {pool_size} tokens need {need} bits of UB, {device.name} has {BITS * device.ub_bytes}"
+            )
+    work = rows * max(1, -(-count // block))
+    return Plan(min(work, device.cores if device.ascend else device.grid_limit), block)
+
+
+def ids(count: int, device: Device) -> Plan:
+    """Plan for `count` ids that are looked up one by one."""
+    block = min(power_of_two(-(-count // device.cores)), 256) if device.ascend else 256
+    return Plan(min(-(-count // block), device.cores if device.ascend else device.grid_limit), block)
+
+
+def power_of_two(n: int) -> int:
+    """Smallest power of two at or above n (1 for n below 1)."""
+    return 1 << max(0, n - 1).bit_length()

@@ -1,0 +1,13 @@
+"""kpool ops: one suite an op, generated from the registry."""
+
+from ascend_kernels.harness.suite import Family
+from ascend_kernels.registry import OPS
+
+FAMILY = Family("kpool", OPS)
+
+
+def setup_cache():
+    return FAMILY.prepare()
+
+
+globals().update(FAMILY.suites(__name__))

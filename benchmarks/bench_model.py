@@ -1,0 +1,94 @@
+"""How fast the model itself is: IR ops a second of scalar loops, and seconds of a typical launch.
+
+CPU time of one process, so that a busy host disturbs it little.
+"""
+
+import time
+
+import numpy as np
+
+import ascend_model
+
+from . import model_loops
+
+
+def _running_sum():
+    n = 16384
+    x = np.ones(n, np.int32)
+    return model_loops.running_sum, 1, {"x": x, "out": np.zeros_like(x), "n": n}, {"BLOCK": n}
+
+
+def _walk():
+    n = 200_000
+    x = (np.arange(n, dtype=np.int32) % 7) - 3
+    return model_loops.walk, 1, {"x": x, "out": np.zeros(1, np.int32), "n": n}, {}
+
+
+def _spans():
+    requests, span = 256, 1024
+    args = {
+        "rows": np.arange(requests, dtype=np.int32),
+        "pool": np.zeros((requests, 8192), np.int32),
+        "start": np.zeros(requests, np.int32),
+        "end": np.full(requests, span, np.int32),
+        "source": np.arange(requests * span, dtype=np.int32),
+        "pool_len": 8192,
+    }
+    return model_loops.copy_spans, requests, args, {"SPAN": span, "BLOCK": 128}
+
+
+LAUNCHES = {"running_sum": _running_sum, "walk": _walk, "copy_spans": _spans}
+
+
+def _seconds(name):
+    """Best of three runs of compiled code, and what it executed."""
+    kernel, grid, args, constants = LAUNCHES[name]()
+    code = ascend_model.compile_kernel(kernel, args, constants)
+    if code.status != "ok":
+        raise RuntimeError(f"{code.status}: {code.message}")
+    taken = {key: args[key] for key in code.arguments}
+    best = float("inf")
+    for _ in range(3):
+        start = time.process_time()
+        done = ascend_model.simulate_text(code.generic, grid, taken)
+        best = min(best, time.process_time() - start)
+    if done.status != "ok":
+        raise RuntimeError(f"{done.status}: {done.message}")
+    return best, done.executed_ops
+
+
+class ScalarLoops:
+    """The model must sustain two million IR ops a second here."""
+
+    params = ("running_sum", "walk")
+    param_names = ("kernel",)
+    timeout = 300
+
+    def track_ops_per_second(self, kernel):
+        seconds, ops = _seconds(kernel)
+        return ops / seconds
+
+    track_ops_per_second.unit = "IR ops/s"
+    track_ops_per_second.version = "1"
+
+
+class TypicalLaunch:
+    """The model must take less than a second here."""
+
+    timeout = 300
+
+    def track_seconds(self):
+        return _seconds("copy_spans")[0]
+
+    track_seconds.unit = "s"
+    track_seconds.version = "1"
+
+
+def main():
+    for name in LAUNCHES:
+        seconds, ops = _seconds(name)
+        print(f"{name:12s} {ops:9d} IR ops in {seconds:6.3f} s: {ops / seconds / 1e6:5.1f} M a second")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""The example that comes with the project: small results of real runs, so that the pages can be seen at once.
+
+python -m dashboards.pages.example .asv/results     # takes these results as the example
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / "example"
+
+
+def compact(results: Path, out: Path) -> None:
+    """Copies what the pages read: result files, the last word of each sidecar, the code of ops' own kernels."""
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    known = json.loads((results / "benchmarks.json").read_text())
+    names = ("name", "unit", "param_names", "params", "type", "version")
+    rows = {
+        name: {key: row[key] for key in names if key in row} if isinstance(row, dict) else row
+        for name, row in known.items()
+    }
+    (out / "benchmarks.json").write_text(json.dumps(rows) + "\n")
+    for path in sorted(results.glob("*/*.json")):
+        (out / path.parent.name).mkdir(exist_ok=True)
+        (out / path.parent.name / path.name).write_text(json.dumps(json.loads(path.read_text())) + "\n")
+    codes = set()
+    (out / "states").mkdir()
+    for path in sorted((results / "states").glob("*.jsonl")):
+        last = {}
+        for line in path.read_text().splitlines():
+            one = json.loads(line)
+            last[one["suite"], one["case"], one["impl"], one["machine"], json.dumps(one["versions"])] = one
+        for one in last.values():
+            if one["role"] == "op":
+                codes.update(one["code"].split("+"))
+        (out / "states" / path.name).write_text("".join(json.dumps(one) + "\n" for one in last.values()))
+    (out / "code").mkdir()
+    for code in sorted(codes):
+        place = results / "code" / f"{code}.txt.gz"
+        if place.is_file():
+            shutil.copyfile(place, out / "code" / place.name)
+
+
+if __name__ == "__main__":
+    compact(Path(sys.argv[1]), FOLDER)

@@ -1,0 +1,653 @@
+"""The pages: what they say, what they let through, what they need, and what they do with poor results."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import shlex
+import shutil
+import threading
+import unicodedata
+import xml.etree.ElementTree as ElementTree
+from html.parser import HTMLParser
+from pathlib import Path
+
+import asv_files as asv
+import numpy as np
+import page_history
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ascend_model.compile import Compiled
+from dashboards import cli
+from dashboards.pages import build, data, example, kernel, markup, serve, source
+from dashboards.pages.view import slug
+from dashboards.series import STATES
+
+KERNEL = "kernel/token_pool.assign.html"
+INLINE = {"span", "a", "b", "code", "i"}
+VOID = {"meta", "link", "input", "br", "hr", "img"}
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, and the text, of one page."""
+
+    def __init__(self, content: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.open: list[str] = []
+        self.feed(content)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        assert len({name for name, _ in attrs}) == len(attrs), f"an attribute twice in <{tag}>"
+        self.tags.append((tag, dict(attrs)))
+        self.words.append("" if tag in INLINE else " ")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open and self.open.pop() == tag, f"</{tag}> closes nothing"
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s+", " ", "".join(self.words))
+
+
+def read(site: Path, name: str = "index.html") -> Page:
+    return Page((site / name).read_text(encoding="utf-8"))
+
+
+def built(place: page_history.Place, site: Path, **how) -> Path:
+    build.build(place.results, how.pop("repo", place.repo), site, cache=None, **how)
+    return site
+
+
+def files(site: Path) -> dict[str, Path]:
+    return {str(path.relative_to(site)): path for path in sorted(site.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    return page_history.plain(tmp_path_factory.mktemp("plain"))
+
+
+@pytest.fixture(scope="module")
+def site(plain):
+    return built(plain, plain.root / "site")
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
+    return page_history.hostile(tmp_path_factory.mktemp("hostile"))
+
+
+@pytest.fixture(scope="module")
+def hostile_site(hostile):
+    return built(hostile, hostile.root / "inside" / "site")
+
+
+# ---- untrusted text
+
+
+@given(st.text(max_size=300))
+def test_text_comes_out_as_it_went_in(given_text):
+    page = Page(markup.tag("p", given_text, title=given_text))
+    assert [tag for tag, _ in page.tags if tag != "span"] == ["p"]
+    seen = markup.visible(given_text)
+    assert "".join(page.words)[1:] == (seen if len(seen) <= markup.LIMIT else seen[: markup.LIMIT - 1] + "…")
+    assert page.tags[0][1]["title"] == seen
+
+
+@given(st.text(alphabet=st.characters(categories=("Cc", "Cf", "Zl", "Zp", "Lu")), max_size=60))
+def test_no_hidden_character_gets_through(given_text):
+    for one in markup.visible(given_text):
+        assert unicodedata.category(one) not in ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+def test_direction_characters_are_named():
+    assert markup.visible("a\u202eb") == "a⟨U+202E⟩b"
+
+
+def test_long_text_is_cut_and_kept_as_title():
+    page = Page(markup.text("y" * 10_000))
+    assert page.tags == [("span", {"title": "y" * 10_000})]
+    assert len("".join(page.words)) == markup.LIMIT
+
+
+@given(st.lists(st.text(max_size=80), min_size=1, max_size=3))
+def test_names_of_files_are_harmless_and_tell_texts_apart(parts):
+    name = slug(*parts)
+    assert re.fullmatch(r"[a-z0-9_.-]{1,160}", name) and not name.startswith(".") and ".." not in name
+    assert slug(*parts[:-1], parts[-1] + "!") != name
+
+
+@given(
+    st.recursive(
+        st.text() | st.integers() | st.none(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    )
+)
+def test_data_files_hold_what_was_given_and_end_no_script(value):
+    text = data.script("a", value)
+    assert not set("<>&") & set(text) and text.isascii()
+    assert json.loads(text[len('perf.put("a",') : -len(");\n")]) == value
+
+
+@given(st.lists(st.floats(allow_infinity=False) | st.integers(-(2**53), 2**53), min_size=1, max_size=30))
+def test_numbers_come_back(values):
+    given_values = np.array(values, float)
+    text = data.numbers(given_values)
+    if text is None:
+        assert np.isnan(given_values).all()
+        return
+    import base64
+
+    back = np.frombuffer(base64.b64decode(text[1:]), "<f4" if text[0] == "4" else "<f8").astype(float)
+    counts = given_values[np.isfinite(given_values)]
+    if (counts == np.rint(counts)).all():
+        assert np.array_equal(back, given_values, equal_nan=True)
+    else:
+        assert np.allclose(back, given_values, rtol=1e-6, atol=1e-37, equal_nan=True)
+
+
+def test_hostile_text_is_text(hostile_site):
+    pages = [name for name in files(hostile_site) if name.endswith(".html")]
+    assert len(pages) > 10
+    for name in pages:
+        page = read(hostile_site, name)
+        assert not page.open, f"{name} leaves {page.open} open"
+        for tag, attributes in page.tags:
+            assert tag not in ("img", "iframe", "object", "embed", "base", "style"), name
+            assert not [one for one in attributes if one.startswith("on") or one == "style"], (name, tag)
+            for key in ("href", "src"):
+                target = attributes.get(key)
+                assert target is None or re.match(r"(\.\./)*[a-z0-9_./-]*(#.*)?\Z", target, re.S), (name, target)
+            if tag == "script":
+                assert attributes["src"]
+    everything = " ".join(read(hostile_site, name).text for name in pages)
+    assert "<script>alert(1)</script>" in everything
+    assert "⟨U+202E⟩" in everything and "\u202e" not in everything
+
+
+def test_links_lead_to_pages(hostile_site, site):
+    for place in (hostile_site, site):
+        for name in files(place):
+            if not name.endswith(".html"):
+                continue
+            for tag, attributes in read(place, name).tags:
+                target = (attributes.get("href") or attributes.get("src") or "").partition("#")[0]
+                if target and tag in ("a", "script", "link"):
+                    assert ((place / name).parent / target).resolve().is_file(), (name, target)
+
+
+def test_hostile_text_writes_nowhere_else(hostile, hostile_site):
+    around = {str(path.relative_to(hostile.root)) for path in hostile.root.iterdir()}
+    assert around == {"repo", "results", "inside"}
+    assert [path.name for path in (hostile.root / "inside").iterdir()] == ["site"]
+    for name in files(hostile_site):
+        assert re.fullmatch(r"[a-zA-Z0-9_./-]+", name) and ".." not in name, name
+
+
+def test_data_files_are_plain_ascii(hostile_site):
+    for name, path in files(hostile_site).items():
+        if name.startswith("data/"):
+            text = path.read_bytes()
+            assert text.isascii() and b"<" not in text and text.startswith(b'perf.put("'), name
+
+
+# ---- no network
+
+
+def test_every_page_forbids_everything_but_its_own_files(site):
+    for name in files(site):
+        if name.endswith(".html"):
+            policies = [
+                a["content"] for t, a in read(site, name).tags if a.get("http-equiv") == "Content-Security-Policy"
+            ]
+            assert policies == [markup.POLICY], name
+    rules = dict(one.strip().split(" ", 1) for one in markup.POLICY.split(";"))
+    assert rules["default-src"] == "'none'" and rules["script-src"] == "'self'"
+    assert "connect-src" not in rules and "http" not in markup.POLICY
+
+
+def test_no_address_of_another_host(site):
+    for name, path in files(site).items():
+        if name == "assets/plotly.min.js" or name == build.RECORD:
+            continue
+        text = path.read_text(encoding="utf-8")
+        # names of XML formats are no addresses
+        bare = text.replace("http://www.w3.org/2000/svg", "").replace("http://www.w3.org/2005/Atom", "")
+        assert not re.search(r"https?://|@import|url\(|\bfetch\(|XMLHttpRequest|WebSocket|sendBeacon", bare), name
+
+
+def test_plotly_is_its_own_unchanged_bundle(site):
+    assert (site / "assets/plotly.min.js").read_bytes() == build.plotly_bundle().read_bytes()
+
+
+def test_overview_is_light(site):
+    loaded = [a["src"] for t, a in read(site).tags if t == "script"]
+    assert "assets/plotly.min.js" not in loaded
+    assert sum((site / one).stat().st_size for one in [*loaded, "index.html", "assets/pages.css"]) < 2_000_000
+
+
+# ---- what the pages say
+
+
+def test_headline_counts_open_regressions(site):
+    text = read(site).text
+    assert "✗ 1 measured and 1 modelled regressions open, 2 of them new in the last 20 commits" in text
+
+
+def test_headline_without_anything_wrong(tmp_path):
+    place = page_history.plain(tmp_path, length=8, factor=1.0)
+    text = read(built(place, tmp_path / "site")).text
+    assert "✓ Nothing is wrong." in text
+
+
+def test_improvement_is_nothing_wrong(tmp_path):
+    place = page_history.plain(tmp_path, length=20, factor=0.5)
+    page = read(built(place, tmp_path / "site"))
+    assert "✓ Nothing is wrong." in page.text and "improvement" in page.text and "-50.0 %" in page.text
+
+
+@pytest.mark.parametrize("state", [one for one in STATES if one not in ("ok", "not run")])
+def test_states_are_counted_with_their_reasons(tmp_path, state):
+    place = page_history.plain(tmp_path, length=4, factor=1.0, wrong=state)
+    page = read(built(place, tmp_path / "site"))
+    chips = {a["data-pick"]: None for t, a in page.tags if a.get("data-pick")}
+    assert list(chips) == list(STATES)
+    assert "modelled 3 ok" in page.text and f"1 {state}" in page.text
+    assert "out[3] is 5, expected 9" in page.text
+    loud = state != "unsupported here"
+    assert ("1 case of kernels failing" in page.text) == loud
+    assert "out[3] is 5, expected 9" in read(tmp_path / "site", KERNEL).text
+    assert "out[3] is 5, expected 9" in read(tmp_path / "site", "health.html").text
+
+
+def test_modelled_and_measured_have_their_own_sections(site):
+    for name in ("index.html", "events.html", KERNEL, "compilers.html"):
+        kinds = {
+            a["class"].split()[1]
+            for t, a in read(site, name).tags
+            if t == "section" and "kind" in (a.get("class") or "")
+        }
+        assert kinds == {"modelled", "measured"}, name
+
+
+def test_compiler_versions_are_on_every_page(site):
+    for name in files(site):
+        if name.endswith(".html"):
+            text = read(site, name).text
+            assert "triton-ascend 3.2.0" in text and "ascendnpu-ir 1.2.0" in text, name
+
+
+def test_twins_are_ratios_with_their_hazards(site):
+    text = read(site, KERNEL).text
+    # 2000 over 1000 * 1.25 and 8000 over 4000 * 1.125
+    assert "×1.60 2,000 cycles" in text and "×1.78 8,000 cycles ⚠ 1" in text
+    assert "carried: out of bounds read past the pool (large)" in text
+
+
+def test_roof_buffer_and_pipes(site):
+    text = read(site, KERNEL).text
+    rate = kernel.bytes_per_cycle()
+    assert rate == pytest.approx(1490 / 1.85)
+    # small: 4096 B in and out, 1250 cycles
+    assert f"{8192 / rate / 1250:.1%}" in text
+    assert f"4,096 B {4096 / 196608:.1%}" in text
+    # 600 busy and 400 waiting of 1000 cycles on S
+    assert "60% 10% 1,000 cycles S waits for MTE2 400" in text.replace("  ", " ")
+
+
+def test_axes_have_unit_and_direction(site):
+    text = (site / data.case_path(_kernel_of(site), "small")).read_text()
+    rows = json.loads(text[text.index("[") : -len(");\n")])
+    assert {(one["metric"], one["unit"], one["better"], one["modelled"]) for one in rows} == {
+        ("cycles", "cycles", "lower", True), ("ub_bytes", "B", "lower", True), ("bytes_in", "B", "lower", True),
+        ("bytes_out", "B", "lower", True), ("device_time", "us", "lower", False),
+    }  # fmt: skip
+
+
+def _kernel_of(site: Path):
+    from dashboards.pages.view import Kernel
+
+    return Kernel("token_pool", "assign", "token_pool.assign", ())
+
+
+def event_pages(site: Path) -> dict[str, Page]:
+    return {name: read(site, name) for name in files(site) if name.startswith("event/")}
+
+
+def test_event_page_tells_all(site, plain):
+    good, bad = plain.commits[page_history.JUMP - 1], plain.commits[page_history.JUMP]
+    pages = {p.text.partition("Skip")[2][:400]: p for p in event_pages(site).values()}
+    page = next(p for head, p in pages.items() if "cycles modelled" in head)
+    assert "+25.0 %" in page.text and "from 1,000 cycles to 1,250 cycles" in page.text
+    assert good in page.text and bad in page.text and f"Commit number {page_history.JUMP}" in page.text
+    assert f"-BLOCK = {page_history.JUMP - 1}" in page.text and f"+BLOCK = {page_history.JUMP}" in page.text
+    assert "c0de" * 4 in page.text and "0123456789abcdef" in page.text
+    commands = [shlex.split(a["data-copy"]) for t, a in page.tags if a.get("data-copy")]
+    assert commands == [
+        ["ascend-perf", "run", bad, "--ops", "assign", "--force"],
+        ["ascend-perf", "bisect", "bench_token_pool.ModelledAssign.track_cycles", "--case", "small",
+         "--impl", "derived", "--good", good, "--bad", bad],
+    ]  # fmt: skip
+    # the twin did not move: twice as slow before, 1.6 times after
+    assert "carried twin ×2.00 ×1.60 =" in page.text
+
+
+def test_measured_event_has_an_interval_that_holds_the_truth(site):
+    page = next(p for p in event_pages(site).values() if "device_time measured" in p.text)
+    low, high = re.search(r"change, 99 %\s*([+-][\d.]+) % … ([+-][\d.]+) %", page.text).groups()
+    assert float(low) < 25 < float(high)
+    assert "9 samples" in page.text
+
+
+def test_commands_are_safe_in_a_shell(hostile_site):
+    for page in event_pages(hostile_site).values():
+        for _, attributes in page.tags:
+            if attributes.get("data-copy"):
+                words = shlex.split(attributes["data-copy"])
+                assert words[:1] == ["ascend-perf"] and ";" not in words
+
+
+def test_compiled_code_is_shown_side_by_side_with_its_explanation(plain, tmp_path, monkeypatch):
+    from ascend_model import explain
+
+    kept = {"c0de" * 4: "hivm.hir.vadd", "0123456789abcdef": "memref.load scalar"}
+    source._kept.cache_clear()
+
+    def load(code):
+        text = f"func.func @k\n{kept[code]}\nreturn\n"
+        return explain.Side(Compiled("ok", "", "k", "Ascend910B1", "1.2.0", "3.2.0", linalg=text, code=code))
+
+    said = explain.Explanation(("the <b>loads</b> became scalar",), (), True)
+    monkeypatch.setattr(explain, "load", load)
+    monkeypatch.setattr(explain, "explain_codes", lambda before, after: said)
+    site = built(plain, tmp_path / "site", repo=plain.repo)
+    page = next(p for p in event_pages(site).values() if "cycles modelled" in p.text)
+    assert "hivm.hir.vadd memref.load scalar" in page.text
+    assert "the <b>loads</b> became scalar" in page.text
+    source._kept.cache_clear()
+
+
+@pytest.mark.parametrize("code", ["../../secret", "/etc/passwd", "..", "", "+", "c0de" * 3])
+def test_names_of_compiled_code_are_no_paths(code):
+    assert source.compiled(code) == ""
+
+
+@pytest.mark.parametrize(
+    "before, after, expected",
+    [
+        ("a\nb\nc", "a\nx\nc", [("a", "a"), ("b", "x"), ("c", "c")]),
+        ("a", "a", []),
+        ("a\nb", "a\nb\nc", [("a", "a"), ("b", "b"), (None, "c")]),
+    ],
+)
+def test_pairs_of_lines(before, after, expected):
+    assert source.pairs(before, after) == expected
+
+
+def test_feed_has_every_event_once(site):
+    root = ElementTree.parse(site / "feed.xml").getroot()
+    atom = "{http://www.w3.org/2005/Atom}"
+    entries = root.findall(f"{atom}entry")
+    assert len({one.findtext(f"{atom}id") for one in entries}) == len(entries) == len(event_pages(site))
+    for one in entries:
+        assert (site / one.find(f"{atom}link").attrib["href"]).is_file()
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", one.findtext(f"{atom}updated"))
+
+
+def test_hostile_feed_parses(hostile_site):
+    ElementTree.parse(hostile_site / "feed.xml")
+
+
+def test_compare_has_every_value(site, plain):
+    rows = json.loads((site / "data/series.js").read_text().partition(",")[2][: -len(");\n")])
+    values = (site / f"data/at/{plain.commits[-1]}.js").read_text()
+    import base64
+
+    packed = json.loads(values.partition(",")[2][: -len(");\n")])
+    numbers = np.frombuffer(base64.b64decode(packed[1:]), "<f4" if packed[0] == "4" else "<f8")
+    named = {
+        tuple(rows["texts"][row[at]] for at in (1, 2, 3, 4)): value for row, value in zip(rows["rows"], numbers)
+    }
+    assert named["assign", "large", "derived", "cycles"] == 4500
+    assert named["assign", "small", "carried", "cycles"] == 2000
+
+
+def test_compilers_are_columns_with_their_ratio(tmp_path):
+    place = page_history.plain(tmp_path, length=4, factor=1.0)
+    for commit in place.commits:
+        asv.result_file(
+            place.results, commit, {f"{page_history.MODELLED}.track_cycles": asv.row([500, 2000, 2000, 8000],
+            (page_history.CASES, page_history.IMPLS))}, machine="model", name="other",
+            versions={**asv.VERSIONS, "ascendnpu-ir": "1.1.0"},
+        )  # fmt: skip
+    text = read(built(place, tmp_path / "site"), "compilers.html").text
+    assert "ascendnpu-ir 1.1.0" in text and "ascendnpu-ir 1.2.0" in text
+    assert "×0.500" in text or "×2.000" in text
+
+
+def test_health_shows_noise_and_machines(site):
+    text = read(site, "health.html").text
+    assert "npu-1 measured" in text and "model modelled" in text
+    found = re.search(r"assign device_time npu-1 4 ([\d.]+)%", text)
+    assert 0.2 < float(found[1]) < 0.8  # made with 0.4 %
+
+
+# ---- building again
+
+
+def test_building_again_writes_nothing(plain, tmp_path):
+    site = built(plain, tmp_path / "site")
+    before = {name: path.stat().st_mtime_ns for name, path in files(site).items() if name != build.RECORD}
+    built(plain, site)
+    assert {name: path.stat().st_mtime_ns for name, path in files(site).items() if name != build.RECORD} == before
+
+
+def test_built_in_steps_is_built_at_once(tmp_path):
+    place = page_history.plain(tmp_path)
+    last = place.commits[-1]
+    aside = tmp_path / "aside"
+    aside.mkdir()
+    newest = [*place.results.glob(f"*/{last[:8]}-host.json"), place.results / "states" / f"{last}.jsonl"]
+    for path in newest:
+        (aside / path.parent.name).mkdir(exist_ok=True)
+        shutil.move(path, aside / path.parent.name / path.name)
+    site = built(place, tmp_path / "site")
+    links = set(event_pages(site))
+    for path in newest:
+        shutil.move(aside / path.parent.name / path.name, path)
+    built(place, site)
+    whole = built(place, tmp_path / "whole")
+    assert {n: p.read_bytes() for n, p in files(site).items() if n != build.RECORD} == {
+        n: p.read_bytes() for n, p in files(whole).items() if n != build.RECORD
+    }
+    assert links <= set(event_pages(site))
+
+
+def test_links_to_events_that_are_gone_lead_to_a_page(tmp_path):
+    place = page_history.plain(tmp_path / "a")
+    site = built(place, tmp_path / "site")
+    calm = page_history.plain(tmp_path / "b", length=6, factor=1.0)
+    before = set(event_pages(site))
+    assert before
+    for _ in range(2):
+        built(calm, site)
+        assert {"No such event any more" in page.text for page in event_pages(site).values()} == {True}
+        assert set(event_pages(site)) == before
+
+
+def test_a_folder_of_something_else_is_left_alone(plain, tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(build.SiteError, match="something else"):
+        built(plain, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_tampered_record_deletes_nothing_outside(plain, tmp_path):
+    site = built(plain, tmp_path / "site")
+    (tmp_path / "precious").write_text("x")
+    record = json.loads((site / build.RECORD).read_text())
+    (site / build.RECORD).write_text(json.dumps({**record, "../precious": "1", str(tmp_path / "precious"): "1"}))
+    built(plain, site)
+    assert (tmp_path / "precious").read_text() == "x"
+
+
+# ---- poor results
+
+
+def test_no_results_folder(tmp_path):
+    build.build(tmp_path / "none", tmp_path, tmp_path / "site", cache=None)
+    text = read(tmp_path / "site").text
+    assert "No results yet" in text and "There is no folder" in text and "ascend-perf run --last 5" in text
+
+
+def test_empty_results_folder(tmp_path):
+    (tmp_path / "results").mkdir()
+    build.build(tmp_path / "results", None, tmp_path / "site", cache=None)
+    page = read(tmp_path / "site")
+    assert "ascend-perf run --last 5" in page.text
+    for _, attributes in page.tags:
+        target = attributes.get("href") or attributes.get("src")
+        assert not target or target.startswith("#") or (tmp_path / "site" / target).is_file(), target
+
+
+def test_example_is_small_and_shows_events_and_twins(tmp_path):
+    assert sum(path.stat().st_size for path in example.FOLDER.rglob("*")) < 600_000
+    site = tmp_path / "site"
+    build.build(example.FOLDER, Path(__file__).parents[1], site, cache=None)
+    assert event_pages(site)
+    assert "⚠" in read(site, "kernel/token_pool.assign_req_to_token_pool.html").text
+
+
+def test_one_commit(tmp_path):
+    place = page_history.plain(tmp_path, length=1)
+    text = read(built(place, tmp_path / "site")).text
+    assert "One commit is measured" in text and "ascend-perf run --last 5" in text
+    assert "1,000 cycles" in read(tmp_path / "site", KERNEL).text
+
+
+def test_all_failed(tmp_path):
+    (commit,) = asv.repository(tmp_path / "repo", ["only"])
+    results = tmp_path / "results"
+    asv.benchmarks_file(results, {asv.MODELLED: "cycles (modelled)"})
+    asv.result_file(results, commit, {asv.MODELLED: asv.row([None] * 4)})
+    asv.states_file(results, commit, [asv.state_line(commit, state="compile failed", reason="no such op: vfoo")])
+    build.build(results, tmp_path / "repo", tmp_path / "site", cache=None)
+    text = read(tmp_path / "site").text
+    assert "Nothing that ran gave a number" in text and "no such op: vfoo" in text
+    assert "4 cases of kernels failing" in text or "2 cases of kernels failing" in text
+
+
+def test_results_of_another_project(plain, tmp_path):
+    asv.repository(tmp_path / "repo", ["something else"])
+    site = built(plain, tmp_path / "site", repo=tmp_path / "repo")
+    text = read(site).text
+    assert f"None of the {page_history.LENGTH} measured commits" in text and "--repo" in text
+    assert read(site, KERNEL).text
+
+
+def test_results_of_two_projects(tmp_path):
+    place = page_history.plain(tmp_path, length=4, factor=1.0)
+    stranger = "f" * 40
+    asv.result_file(
+        place.results, stranger, {f"{page_history.MODELLED}.track_cycles": asv.row([1, 2, 3, 4])}, machine="model"
+    )
+    assert "1 measured commits are left out" in read(built(place, tmp_path / "site")).text
+
+
+def test_no_git_history(plain, tmp_path):
+    site = built(plain, tmp_path / "site", repo=tmp_path / "nowhere")
+    assert "No git history" in read(site).text
+    assert any("git history is not here" in page.text for page in event_pages(site).values())
+
+
+def test_damaged_files_are_named(tmp_path):
+    place = page_history.plain(tmp_path, length=4, factor=1.0)
+    (place.results / "model" / "zzz.json").write_text("{")
+    site = built(place, tmp_path / "site")
+    assert "1 parts of the results could not be read" in read(site).text
+    assert "model/zzz.json" in read(site, "health.html").text
+
+
+# ---- commands
+
+
+def test_command_prints_the_path_of_the_page_last(plain, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    out = tmp_path / "site"
+    assert (
+        cli.main(["dashboard", "--results", str(plain.results), "--repo", str(plain.repo), "--out", str(out)]) == 0
+    )
+    assert capsys.readouterr().out.splitlines()[-1] == str(out / "index.html")
+
+
+def test_command_refuses_with_a_reason(plain, tmp_path, capsys):
+    (tmp_path / "x").write_text("")
+    arguments = ["dashboard", "--results", str(plain.results), "--repo", str(plain.repo)]
+    assert cli.main([*arguments, "--out", str(tmp_path)]) == 4
+    assert "something else" in capsys.readouterr().err
+    assert cli.main(["dashboard", "--config", str(tmp_path / "none.json")]) == 4
+    assert "cannot be read" in capsys.readouterr().err
+
+
+@given(
+    st.lists(
+        st.sampled_from(["..", ".", "%2e%2e", "%2f", "/", "\\", "etc", "index.html", "data", "\0", "link", "%00"]),
+        max_size=8,
+    )
+)
+def test_no_path_leaves_the_site(tmp_path_factory, parts):
+    root = tmp_path_factory.getbasetemp() / "served"
+    if not root.exists():
+        (root / "site" / "data").mkdir(parents=True)
+        (root / "site" / "index.html").write_text("x")
+        (root / "secret").write_text("x")
+        (root / "site" / "link").symlink_to(root / "secret")
+    found = serve.find((root / "site").resolve(), "/" + "/".join(parts))
+    assert found is None or found == root.resolve() / "site" / "index.html"
+
+
+def test_server_serves_the_site_to_this_machine_alone(site):
+    with serve.open_server(site, 0) as server:
+        assert server.server_address[0] == "127.0.0.1"
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+
+        def ask(target: str, method: str = "GET", host: str = "") -> http.client.HTTPResponse:
+            connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=10)
+            connection.putrequest(method, target, skip_host=bool(host))
+            if host:
+                connection.putheader("Host", host)
+            connection.endheaders()
+            return connection.getresponse()
+
+        page = ask("/")
+        assert page.status == 200 and b"Is anything wrong now?" in page.read()
+        assert page.headers["Content-Security-Policy"].startswith(markup.POLICY)
+        assert ask("/assets/pages.js").headers["Content-Type"].startswith("text/javascript")
+        for target in (
+            "/../../../etc/passwd",
+            "/%2e%2e/%2e%2e/etc/passwd",
+            "//etc/passwd",
+            "/.build.json",
+            "/nothing",
+        ):
+            assert ask(target).status == 404, target
+        assert ask("/", method="POST").status == 501
+        assert ask("/", host="evil.example").status == 403
+        assert ask("/", host="localhost").status == 200
+        server.shutdown()
+
+
+def test_serving_without_a_site_says_what_to_do(tmp_path, capsys):
+    assert cli.main(["serve", "--site", str(tmp_path)]) == 4
+    assert "ascend-perf dashboard" in capsys.readouterr().err
