@@ -22,11 +22,7 @@ def line_of(file: str, line: int) -> str:
 
 
 def shortened(text: str) -> str:
-<<<<<<< HEAD
-    """A line as it is quoted: no indent, no longer than a reader wants, nothing a terminal would obey."""
-=======
     """A line as it is quoted: without its indent, of a length to read, nothing in it that a terminal obeys."""
->>>>>>> explain
     text = "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
     return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
 

@@ -35,6 +35,7 @@ FOUND, NO_CULPRIT, USAGE = 0, 3, 4
 MEASURED = ("device_time", "device_time_cold", "host_time")
 SPECIMEN = re.compile(r"dashboards\.specimen \{build_dir\} \{env_dir\} (\S+)(?: --keep ((?:\w+ ?)+))?")
 DEEPEST_MERGE = 5
+BLAMING = (bisect.STEP, bisect.SEVERAL)
 
 EXAMPLES = """examples:
   ascend-perf bisect bench_token_pool.ModelledAssignReqToTokenPool.track_cycles --good v1 --bad HEAD
@@ -112,7 +113,7 @@ def exit_code(verdict: dict[str, Any]) -> int:
     """Of a verdict: numbers without noise that do not differ are a wrong question."""
     if verdict["ending"] == bisect.NOT_REPRODUCED:
         return NO_CULPRIT if verdict["noisy"] else USAGE
-    return FOUND if verdict["culprit"] or verdict["steps"] or verdict["grid"] else NO_CULPRIT
+    return FOUND if verdict["ending"] in BLAMING else NO_CULPRIT
 
 
 def checked(given: argparse.Namespace) -> Setup:
@@ -442,6 +443,8 @@ def verdict_of(setup: Setup, searched: Sequence[Searched]) -> dict[str, Any]:
             ending = bisect.SAME_CODE
         else:
             words.append("The compiled code is the same: the commit changed how it is launched, or on what.")
+    if ending == bisect.NOT_REPRODUCED and first.ends[0].code and first.ends[0].code == first.ends[1].code:
+        words.append("The compiled code of both ends is the same.")
     unit = direction = ""
     if not state:
         unit = _unit(setup, target)
@@ -474,11 +477,11 @@ def verdict_of(setup: Setup, searched: Sequence[Searched]) -> dict[str, Any]:
         "commits": sum(len(group) for group in first.line.groups) - 1,
         "commits_with_kernels": first.line.last,
         "states": [first.ends[0].state, first.ends[1].state],
-        "before": found.before if found else None,
-        "after": found.after if found else None,
-        "change": [found.low, found.high] if found else None,
+        "before": grid.corners[0, 0] if grid else found.before if found else None,
+        "after": grid.corners[1, 1] if grid else found.after if found else None,
+        "change": [found.low, found.high] if found and not grid else None,
         "worse": bool(main and not state and worse(main.after - main.before, direction)),
-        "culprit": steps[0]["commit"] if steps and steps[0]["exact"] and ending != bisect.NO_BUDGET else None,
+        "culprit": steps[0]["commit"] if steps and steps[0]["exact"] and ending in BLAMING else None,
         "steps": steps,
         "through_merges": merges,
         "evidence": evidence,
@@ -688,7 +691,7 @@ def _step_lines(verdict: dict[str, Any], step: dict[str, Any], *, first: bool) -
         if verdict["noisy"]:
             size += f" ({change(step['interval'][0])} to {change(step['interval'][1])})"
     undone = ", undone later" if step["undone"] else ""
-    head = "culprit" if first else "also"
+    head = "also" if not first else "culprit" if verdict["ending"] in BLAMING else "where it shows"
     if step["exact"]:
         return [f"{head}: {name}{size}{undone}"]
     lines = [f"{head}: one of {len(step['range'])} commits up to {name}{size}{undone}"]

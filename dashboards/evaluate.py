@@ -156,18 +156,26 @@ class Evaluator:
         return None
 
     def survey(self, point: Point) -> dict[tuple[str, str], Outcome]:
-        """(case, impl) -> what is stored, of an op's own implementations, for a target that leaves them open."""
-        found: dict[tuple[str, str], Outcome] = {}
+        """(case, impl) -> what is stored, of an op's own implementations, for a target that leaves them open.
+
+        Nothing where a run was asked for some of the rows only: the row looked for may be another.
+        """
+        versions = self.versions(point)
         for history in self._histories():
-            for row, one in enumerate(history.series):
-                if not self.target.suits(one) or history.role(row) != "op":
-                    continue
-                narrow = replace(self.target, case=one.case, impl=one.impl)
-                for commit in self.commits[point.commit]:
-                    outcome = outcome_of(history, commit, narrow, self.versions(point), sure=True)
-                    if outcome is not None:
-                        found.setdefault((one.case, one.impl), outcome)
-        return found
+            for commit in self.commits[point.commit]:
+                found: dict[tuple[str, str], Outcome | None] = {}
+                roles: dict[tuple[str, str], str] = {}
+                at = history.column(commit)
+                for row, one in enumerate(history.series):
+                    if at is None or not self.target.suits(one) or history.state_name(row, at) == NOT_RUN:
+                        continue
+                    narrow = replace(self.target, case=one.case, impl=one.impl)
+                    found[one.case, one.impl] = outcome_of(history, commit, narrow, versions, sure=True)
+                    roles[one.case, one.impl] = history.role(row)
+                kept = {key: outcome for key, outcome in found.items() if outcome is not None}
+                if found and len(kept) == len(found):
+                    return {key: outcome for key, outcome in kept.items() if roles[key] == "op"}
+        return {}
 
     def _histories(self) -> list[History]:
         if self._loaded is None:

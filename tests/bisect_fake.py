@@ -1,7 +1,7 @@
 """`ascend-perf bisect` with an evaluator that reads a commit's file `value` instead of measuring it.
 
 python tests/bisect_fake.py SECONDS ARGUMENT...   each evaluation takes SECONDS
-The file holds a number, or a state, or `absent` for a commit without the benchmark.
+The file holds a number, perhaps with the hash of its code, or a state, or `absent`: no benchmark there.
 """
 
 import sys
@@ -22,11 +22,13 @@ def evaluate(self: Evaluator, point: Point, seconds: float = 0.0) -> Outcome:
     compiler = self.compilers[point.compiler]
     if text == "absent":
         return Outcome(NOT_RUN)
+    words = text.split()
     try:
-        value = float(text)
+        value = float(words[0])
     except ValueError:
         return Outcome(text, reason=f"it is {text}", code=text)
-    return Outcome(OK, value + (5 if compiler == "2.0" else 0), code=f"{int(value):x}", facts={"cycles": value})
+    code = words[1] if words[1:] else f"{int(value):x}"
+    return Outcome(OK, value + (5 if compiler == "2.0" else 0), code=code, facts={"cycles": value})
 
 
 if __name__ == "__main__":

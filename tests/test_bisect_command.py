@@ -175,6 +175,34 @@ def test_commits_that_leave_the_kernels_alone_are_not_run(repo, capsys):
     assert (found["evaluations"], found["commits"], found["commits_with_kernels"]) == (2, 13, 1)
 
 
+def test_a_measured_step_without_another_code_is_the_machines(repo, capsys):
+    first = commit(repo, "100 aa")
+    commit(repo, "100 aa", "quiet")
+    commit(repo, "130 aa", "slow")
+    code, out, _ = bisect("copy", *ROW, "--metric", "device_time", "--good", first, "--json", capsys=capsys)
+    found = json.loads(out)
+    assert code == 3 and found["culprit"] is None
+    assert found["ending"] == "slower but the compiled code is the same: machine"
+    assert found["steps"][0]["commit"]["subject"] == "slow"
+    # a call that got slower on the host is the commit's, whatever the kernel
+    code, out, _ = bisect("copy", *ROW, "--metric", "host_time", "--good", first, "--json", capsys=capsys)
+    assert code == 0 and json.loads(out)["culprit"]["subject"] == "slow"
+    last = commit(repo, "130 aa", "quiet again")
+    code, out, _ = bisect(
+        "copy", *ROW, "--metric", "device_time", "--good", "HEAD~1", "--bad", last, capsys=capsys
+    )
+    assert code == 3 and "NOT REPRODUCED" in out and "both ends is the same" in out
+
+
+def test_the_limit_of_runs(repo, capsys):
+    first = commit(repo, 100)
+    for number in range(1, 20):
+        commit(repo, 100 if number < 7 else 120, f"commit {number}")
+    found = verdict("--good", first, "--max-runs", "3", capsys=capsys, code=3)
+    assert found["ending"] == "stopped at the limit of runs" and found["culprit"] is None
+    assert len(found["steps"][0]["range"]) < 19 and found["evaluations"] == 3
+
+
 def test_compilers_make_a_grid(repo, capsys, monkeypatch):
     monkeypatch.setattr(toolchain, "available_versions", lambda: ["1.0", "1.5", "2.0"])
     first = commit(repo, 100)
@@ -186,6 +214,7 @@ def test_compilers_make_a_grid(repo, capsys, monkeypatch):
     assert shares == pytest.approx({"commit": 0.8, "compiler": 0.2, "interaction": 0})
     [step] = found["grid"]["compiler_steps"]
     assert (step["from"], step["to"]) == ("1.5", "2.0")
+    assert (found["before"], found["after"]) == (100, 125)
     _, out, _ = bisect(BENCH, *ROW, "--good", first, "--compiler", "1.0..2.0", capsys=capsys)
     assert "commit 80.0 %" in out and "ascendnpu-ir 1.5 -> 2.0" in out
 
@@ -355,6 +384,21 @@ def test_groups_begin_with_the_commits_that_change_the_paths(repo):
     ]  # fmt: skip
 
 
+def test_terminated(repo):
+    first = commit(repo, 100)
+    commit(repo, 120)
+    command = [sys.executable, str(ROOT / "tests/bisect_fake.py"), "600", BENCH, *ROW, "--good", first]
+    process = subprocess.Popen(
+        command, cwd=repo, env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True, stderr=subprocess.PIPE
+    )
+    while process.poll() is None and not list((repo / ".asv").glob("results-bisect/search-*.jsonl")):
+        time.sleep(0.05)
+    process.terminate()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and "goes on from here" in err
+    assert not list((repo / ".asv/results-bisect").glob("work-*"))
+
+
 @pytest.mark.slow
 def test_killed_at_any_moment_and_started_again(repo, capsys):
     """SIGKILL at 20 moments spread over the whole run, each time into what the kill before it left."""
@@ -449,3 +493,12 @@ def test_a_row_without_a_state_does_not_count(repo, capsys, monkeypatch):
     (repo / ".asv/results/states" / f"{hashes[0]}.jsonl").unlink()
     with pytest.raises(AssertionError, match="nothing has to be run"):
         cli.main(["bisect", MODELLED, "--case", "large", "--impl", "op", "--good", hashes[0], "--quiet"])
+
+
+def test_the_row_to_look_at_is_not_chosen_from_a_part_of_the_rows(repo, capsys, monkeypatch):
+    hashes = stored_results(repo, monkeypatch)
+    for one in (hashes[0], hashes[-1]):
+        (repo / ".asv/results/states" / f"{one}.jsonl").unlink()
+        states_file(repo / ".asv/results", one, [state_line(one, "small", "op")])
+    with pytest.raises(AssertionError, match="nothing has to be run"):
+        cli.main(["bisect", MODELLED, "--good", hashes[0], "--quiet"])
