@@ -647,7 +647,6 @@ def _behind(
 ) -> Found:
     """Whether the step was undone later on and something else made the bad end slow."""
     steps = [step]
-    len(line) - 1
     for _ in range(3):
         back = None
         for at in _suspects(oracle, line, controls, steps[0].first_bad, skipped, slow):
