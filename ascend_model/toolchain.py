@@ -24,10 +24,15 @@ class ToolchainError(RuntimeError):
 
 
 def cache_dir() -> Path:
-    """Folder of compiled code and unpacked compilers: `ASCEND_PERF_CACHE`, else the user's cache folder."""
+    """Folder of compiled code and unpacked compilers: `ASCEND_PERF_CACHE`; in a project with an asv.conf.json its
+    `.asv/cache`; else the user's cache folder."""
     given = os.environ.get("ASCEND_PERF_CACHE")
     if given:
         return Path(given)
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / "asv.conf.json").is_file():
+            return folder / ".asv" / "cache"
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(base) / "ascend-perf"
 

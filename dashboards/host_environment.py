@@ -30,6 +30,8 @@ from typing import Any
 from asv import environment, machine, runner
 from asv.console import log
 
+from ascend_model import toolchain
+
 MEASURED_WITH = ("triton-ascend", "ascendnpu-ir", "triton", "torch", "torch_npu")
 CANN = ("ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH")
 
@@ -99,6 +101,7 @@ class HostEnvironment(environment.Environment):
     def run_executable(self, executable: str, args: list[str], **kwargs: Any) -> Any:
         env = dict(kwargs.pop("env", os.environ))
         env["ASCEND_PERF_RESULTS"] = self._results
+        env.setdefault("ASCEND_PERF_CACHE", str(toolchain.cache_dir()))
         env["ASCEND_PERF_MACHINE"] = machine_facts()["machine"]
         compiler = self._requirements.get("ascendnpu-ir")
         if compiler:
@@ -178,12 +181,15 @@ def _prepared_file(place: Path, changed: int) -> dict[str, Any]:
 
 
 def read_prepared(folder: Path, benchmark: str) -> dict[tuple[str, ...], tuple[Any, str]] | None:
-    """(case, implementation) -> (value or None, error) of one benchmark; None where setup_cache left nothing."""
+    """(case, implementation) -> (value or None, error) of one benchmark, empty for an op that was left out; None
+    where setup_cache left nothing or the benchmark is of another kind."""
     place = folder / "prepared.json"
     suite, _, metric = benchmark.rpartition(".track_")
+    if not suite.rpartition(".")[2].startswith(("Modelled", "Measured")):
+        return None
     try:
-        rows = _prepared_file(place, place.stat().st_mtime_ns)["suites"][suite]
-    except (OSError, ValueError, KeyError, TypeError):
+        rows = _prepared_file(place, place.stat().st_mtime_ns)["suites"].get(suite, [])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     found: dict[tuple[str, ...], tuple[Any, str]] = {}
     for row in rows:

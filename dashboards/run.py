@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -12,6 +13,8 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
+
+from ascend_model import toolchain
 
 from . import repository
 
@@ -64,7 +67,11 @@ def run(given: argparse.Namespace) -> int:
         print(f"ascend-perf run: no {given.config} here; `ascend-perf init` writes one", file=sys.stderr)
         return USAGE
     results = results_folder(given.config)
-    code = call_asv(given, commits, results.parent / "asv.log")
+    try:
+        code = call_asv(given, commits, results.parent / "asv.log")
+    except toolchain.ToolchainError as error:
+        print(f"ascend-perf run: {error}", file=sys.stderr)
+        return USAGE
     rows = summary(results, commits)
     if given.json:
         print(json.dumps({"exit": code, "commits": rows}, indent=1))
@@ -112,15 +119,18 @@ def call_asv(given: argparse.Namespace, commits: list[repository.Commit], log: P
     """Run asv over the commits, newest first; its output goes to `log`, its progress to the terminal."""
     log.parent.mkdir(parents=True, exist_ok=True)
     environment = dict(os.environ)
-    environment.setdefault("ASCEND_PERF_CACHE", str(log.parent.resolve() / "cache"))
+    environment.setdefault("ASCEND_PERF_CACHE", str(toolchain.cache_dir()))
     if given.cases:
         environment["ASCEND_PERF_CASES"] = given.cases
     if given.ops:
         environment["ASCEND_PERF_OPS"] = given.ops
-    with tempfile.TemporaryDirectory() as folder, open(log, "w") as record:
+    with contextlib.ExitStack() as removed:
+        folder = removed.enter_context(tempfile.TemporaryDirectory())
+        record = removed.enter_context(open(log, "w"))
         config, hashes = Path(given.config), Path(folder, "commits")
         if given.compiler:
-            config = with_compilers(config, given.compiler, Path(folder))
+            config = with_compilers(config, given.compiler)
+            removed.callback(config.unlink)
         hashes.write_text("".join(commit.hash + "\n" for commit in reversed(commits)))
         command = [
             sys.executable,
@@ -153,14 +163,17 @@ def call_asv(given: argparse.Namespace, commits: list[repository.Commit], log: P
     return process.returncode
 
 
-def with_compilers(config: Path, versions: list[str], folder: Path) -> Path:
-    """The configuration with these ascendnpu-ir versions as its matrix, as a file that asv can read."""
+def with_compilers(config: Path, versions: list[str]) -> Path:
+    """The configuration with these ascendnpu-ir versions as its matrix, as a file beside it: its paths are
+    relative to the folder it lies in."""
     from asv import util
 
+    for version in versions:
+        toolchain.compiler_bin(version)
     settings = util.load_json(str(config), js_comments=True)
     settings["matrix"] = {**settings.get("matrix", {}), "req": {"ascendnpu-ir": versions}}
     settings["version"] = 1
-    place = folder / "asv.conf.json"
+    place = config.with_name(f".asv-compilers-{os.getpid()}.json")
     place.write_text(json.dumps(settings))
     return place
 

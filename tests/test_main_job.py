@@ -13,9 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from ascend_model import toolchain
+
 pytestmark = [pytest.mark.compiler, pytest.mark.slow]
 
 ROOT = Path(__file__).parent.parent
+DEFAULT = toolchain.installed_version()
 KERNEL = "ascend_kernels/token_pool/assign_req_to_token_pool.py"
 OP = "assign_req_to_token_pool"
 LOOP = """    for i in range(part, tl.cdiv(length, BLOCK), tl.num_programs(1)):
@@ -86,7 +89,7 @@ def states(folder: Path, commit: str, impl: str = "derived") -> dict[str, dict]:
 
 def numbers(folder: Path, commit: str, metric: str) -> dict[tuple[str, str], float | None]:
     """(case, implementation) -> number, straight from asv's file."""
-    [file] = (folder / ".asv/results").glob(f"*/{commit[:8]}-*.json")
+    file = next(p for p in (folder / ".asv/results").glob(f"*/{commit[:8]}-*.json") if f"ir{DEFAULT}" in p.name)
     row = json.loads(file.read_text())["results"][f"bench_token_pool.ModelledAssignReqToTokenPool.track_{metric}"]
     cases, impls = ([text.strip("'") for text in axis] for axis in row[1])
     values = row[0] or [None] * (len(cases) * len(impls))
@@ -196,6 +199,23 @@ def test_pages_name_the_commits(clone):
     for subject in list(EDITS)[2:4]:
         assert subject in text and hashes[subject][:8] in text
     assert "wrong result" in text and "compile failed" in text
+
+
+def test_another_compiler_is_another_series(clone):
+    folder, hashes, _ = clone
+    version = next((v for v in toolchain.available_versions() if v != toolchain.default_version()), None)
+    if version is None:
+        pytest.skip("one compiler version here")
+    op = "assign_draft_cache_locs"
+    perf(folder, "run", hashes["start"], "--ops", op, "--bench", "AssignDraft", "--compiler", version, "--quiet")
+    names = [p.name for p in (folder / ".asv/results").glob(f"*/{hashes['start'][:8]}-*.json")]
+    assert len(names) == 2 and any(f"ascendnpu-ir{version}" in name for name in names)
+
+
+def test_a_compiler_that_is_not_here(clone):
+    folder, hashes, _ = clone
+    done = perf(folder, "run", hashes["start"], "--compiler", "0.0.1", "--quiet", code=4)
+    assert "ascend-perf compilers add 0.0.1" in done.stderr
 
 
 def test_nothing_outside_the_clone_is_touched(clone):

@@ -169,6 +169,11 @@ class TestHandingOut:
         answer = run(benchmark, None, False, cwd=str(tmp_path))
         assert (answer.result, answer.samples, answer.number) == ([True], [[1.0, 2.0]], [5])
 
+    def test_an_op_that_was_left_out_is_skipped_without_a_process(self, run, tmp_path):
+        benchmark = {**self.BENCHMARK, "name": "bench_token_pool.ModelledOther.track_cycles"}
+        answer = run(benchmark, None, False, cwd=str(tmp_path))
+        assert all(math.isnan(value) for value in answer.result) and answer.errcode == 0
+
     @pytest.mark.parametrize("change", ["profile", "no folder", "other suite", "damaged"])
     def test_anything_else_is_asvs(self, run, tmp_path, change):
         benchmark, profile, cwd = self.BENCHMARK, False, str(tmp_path)
@@ -177,7 +182,7 @@ class TestHandingOut:
         elif change == "no folder":
             cwd = None
         elif change == "other suite":
-            benchmark = {**benchmark, "name": "bench_other.Modelled.track_cycles"}
+            benchmark = {**benchmark, "name": "bench_token_pool.HostStep.track_launches"}
         else:
             (tmp_path / "prepared.json").write_text("{")
         assert run(benchmark, None, profile, cwd=cwd) == "asv"
