@@ -68,7 +68,7 @@ def run(given: argparse.Namespace) -> int:
         return USAGE
     results = results_folder(given.config)
     try:
-        code = call_asv(given, commits, results.parent / "asv.log")
+        code = measure(given, commits, results)
     except toolchain.ToolchainError as error:
         print(f"ascend-perf run: {error}", file=sys.stderr)
         return USAGE
@@ -115,7 +115,36 @@ def results_folder(config: str) -> Path:
     return Path(Config.load(config).results_dir)
 
 
-def call_asv(given: argparse.Namespace, commits: list[repository.Commit], log: Path) -> int:
+def measure(given: argparse.Namespace, commits: list[repository.Commit], results: Path) -> int:
+    """asv over what is missing, one compiler after another; the worst of its exit codes."""
+    for version in given.compiler or ():
+        toolchain.compiler_bin(version)
+    codes = [0]
+    for version in given.compiler or [None]:
+        missing = [c for c in commits if given.force or not measured(given.config, results, c.hash, version)]
+        if missing:
+            codes.append(call_asv(given, missing, results.parent / "asv.log", version))
+    return max(codes)
+
+
+def measured(config: str, results: Path, commit: str, version: str | None) -> bool:
+    """Whether a commit has results from the environment that would measure it now: asv's own
+    --skip-existing-commits takes results of any compiler or model for it."""
+    from asv import environment, util
+
+    from .host_environment import machine_facts, toolchain_versions
+
+    if util.load_json(config, js_comments=True).get("environment_type") != "host":
+        return any(results.glob(f"*/{commit[:8]}-*.json"))
+    versions = toolchain_versions() | ({"ascendnpu-ir": version} if version else {})
+    python = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    name = environment.get_env_name("host", python, versions, {})
+    return (results / machine_facts()["machine"] / f"{commit[:8]}-{name}.json").is_file()
+
+
+def call_asv(
+    given: argparse.Namespace, commits: list[repository.Commit], log: Path, version: str | None = None
+) -> int:
     """Run asv over the commits, newest first; its output goes to `log`, its progress to the terminal."""
     log.parent.mkdir(parents=True, exist_ok=True)
     environment = dict(os.environ)
@@ -128,8 +157,8 @@ def call_asv(given: argparse.Namespace, commits: list[repository.Commit], log: P
         folder = removed.enter_context(tempfile.TemporaryDirectory())
         record = removed.enter_context(open(log, "w"))
         config, hashes = Path(given.config), Path(folder, "commits")
-        if given.compiler:
-            config = with_compilers(config, given.compiler)
+        if version:
+            config = with_compiler(config, version)
             removed.callback(config.unlink)
         hashes.write_text("".join(commit.hash + "\n" for commit in reversed(commits)))
         command = [
@@ -142,7 +171,6 @@ def call_asv(given: argparse.Namespace, commits: list[repository.Commit], log: P
             f"HASHFILE:{hashes}",
             "--show-stderr",
         ]
-        command += [] if given.force else ["--skip-existing-commits"]
         for pattern in given.bench or ():
             command += ["--bench", pattern]
         process = subprocess.Popen(
@@ -163,17 +191,14 @@ def call_asv(given: argparse.Namespace, commits: list[repository.Commit], log: P
     return process.returncode
 
 
-def with_compilers(config: Path, versions: list[str]) -> Path:
-    """The configuration with these ascendnpu-ir versions as its matrix, as a file beside it: its paths are
-    relative to the folder it lies in."""
+def with_compiler(config: Path, version: str) -> Path:
+    """The configuration with this ascendnpu-ir version, as a file beside it, since its paths are relative."""
     from asv import util
 
-    for version in versions:
-        toolchain.compiler_bin(version)
     settings = util.load_json(str(config), js_comments=True)
-    settings["matrix"] = {**settings.get("matrix", {}), "req": {"ascendnpu-ir": versions}}
+    settings["matrix"] = {**settings.get("matrix", {}), "req": {"ascendnpu-ir": [version]}}
     settings["version"] = 1
-    place = config.with_name(f".asv-compilers-{os.getpid()}.json")
+    place = config.with_name(f".asv-compiler-{os.getpid()}.json")
     place.write_text(json.dumps(settings))
     return place
 
