@@ -18,6 +18,7 @@ FLOOR = tl.constexpr(1e-4)  # of the absmax
 LARGEST = tl.constexpr(448.0)  # of e4m3fn
 INVERSE_LARGEST = tl.constexpr(1.0 / 448.0)
 ROOT = tl.constexpr(0.08838834764831845)  # 1 / sqrt(128)
+LOG2E = tl.constexpr(1.4426950408889634)
 ALL = tl.constexpr(tl.PropagateNan.ALL)
 
 
@@ -36,6 +37,20 @@ def hadamard(ORDER: tl.constexpr):
     if ORDER > 16:
         ones += (both >> 4) + (both >> 5) + (both >> 6)
     return (1 - 2 * (ones & 1)).to(tl.float32)
+
+
+@triton.jit
+def _parity(ORDER: tl.constexpr):
+    both = tl.arange(0, ORDER)[:, None] & tl.arange(0, ORDER)[None, :]
+    return ((both + (both >> 1) + (both >> 2) + (both >> 3)) & 1).to(tl.int16)
+
+
+@triton.jit
+def hadamard_bits():
+    """Unscaled H128 = H8 (x) H16 in bf16: the signs of the factors exclusive-ored into the bit pattern of one."""
+    outer = (_parity(8) << 15) | 0x3F80
+    bits = tl.reshape(outer, (8, 1, 8, 1)) ^ tl.reshape(_parity(16) << 15, (1, 16, 1, 16))
+    return tl.reshape(bits, (128, 128)).to(tl.bfloat16, bitcast=True)
 
 
 @triton.jit
@@ -62,6 +77,39 @@ def pool_rows(keys, scores, row, ape, bias, P: tl.constexpr):
         v = tl.load(scores + i * row + d).to(tl.float32) + tl.load(ape + i * 128 + d)
         weight = tl.exp(v - most)
         total += tl.load(keys + i * row + d).to(tl.float32) * weight
+        mass += weight
+    return tl.div_rn(total, mass).to(tl.bfloat16)
+
+
+@triton.jit
+def pool_with_last(keys, scores, row, ape, last_key, last_score, P: tl.constexpr, EARLY: tl.constexpr):
+    """As pool_block, the last row not in memory; EARLY: all loads before the first use of one."""
+    d = tl.arange(0, 128)
+    raw = ()
+    rows = ()
+    if EARLY:
+        for i in tl.static_range(P - 1):
+            raw = raw + (tl.load(scores + i * row + d),)
+        for i in tl.static_range(P - 1):
+            rows = rows + (tl.load(keys + i * row + d),)
+    own = last_score.to(tl.float32) + tl.load(ape + (P - 1) * 128 + d)
+    most = own
+    values = ()
+    for i in tl.static_range(P - 1):
+        if EARLY:
+            v = raw[i].to(tl.float32) + tl.load(ape + i * 128 + d)
+        else:
+            v = tl.load(scores + i * row + d).to(tl.float32) + tl.load(ape + i * 128 + d)
+        values = values + (v,)
+        most = tl.maximum(most, v, propagate_nan=ALL)
+    mass = tl.exp(own - most)
+    total = last_key.to(tl.float32) * mass
+    for i in tl.static_range(P - 1):
+        weight = tl.exp(values[i] - most)
+        if EARLY:
+            total += rows[i].to(tl.float32) * weight
+        else:
+            total += tl.load(keys + i * row + d).to(tl.float32) * weight
         mass += weight
     return tl.div_rn(total, mass).to(tl.bfloat16)
 

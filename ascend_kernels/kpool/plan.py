@@ -25,13 +25,15 @@ class Tile:
     programs a multiprocessor, 0 for one program a tile."""
 
     rows: int = 16
-    chunk: int = 4
     warps: int = 4
     programs: int = 4
+    hoist: bool = True
+    vector: int = 4
+    stages: int = 1
+    evict: str = ""
 
 
-# By pool size: what compiles without spilling and leaves room for several programs a multiprocessor.
-TILES = {4: Tile(), 8: Tile(warps=8, programs=2), 16: Tile(warps=8, programs=2)}
+TILES = {4: Tile(), 8: Tile(warps=8, programs=2), 16: Tile(8, 8, 0, False)}
 
 
 def pools(count: int, pool_size: int, device: Device) -> Plan:
