@@ -195,17 +195,19 @@ def encode_all_kernel(values, out, count, NATIVE: tl.constexpr, E: tl.constexpr,
 
 TILES = {
     "n65536-p4": [
-        Tile(16, 4, 4, True), Tile(16, 4, 3, True), Tile(16, 4, 0, True), Tile(16, 8, 2, True),
-        Tile(16, 4, 4, True, 4, 1, "evict_first"), Tile(8, 4, 5, True), Tile(8, 2, 8, True),
-        Tile(8, 4, 4, True, 8), Tile(16, 8, 2, True, 8), Tile(32, 8, 2, True), Tile(32, 8, 0, True),
-        Tile(32, 16, 1, True), Tile(8, 4, 3, True, 4, 2), Tile(16, 8, 2, True, 4, 2), Tile(8, 4, 3, False, 4, 2),
-        Tile(16, 4, 2, False, 4, 2), Tile(8, 4, 2, False, 4, 3), Tile(16, 8, 2, False, 4, 2),
+        Tile(16, 4, 4, 1), Tile(16, 4, 0, 1), Tile(16, 8, 2, 1), Tile(16, 8, 3, 1, registers=80), Tile(8, 4, 5, 1),
+        Tile(8, 8, 4, 1), Tile(16, 16, 2, 1), Tile(8, 8, 4, 1, evict="evict_first"), Tile(32, 16, 1, 1),
+        Tile(32, 8, 2, 1), Tile(8, 4, 4, 1, 8),
+        Tile(8, 4, 4, 2, stages=2), Tile(8, 4, 3, 2, stages=3), Tile(16, 8, 2, 2, stages=2),
+        Tile(8, 8, 3, 2, stages=2), Tile(8, 8, 3, 2, stages=3), Tile(16, 16, 1, 2, stages=2),
+        Tile(8, 8, 3, 0, stages=2), Tile(16, 4, 2, 0, stages=2),
     ],
     "n8192-p16": [
-        Tile(8, 8, 2, False), Tile(8, 8, 0, False), Tile(4, 4, 4, False), Tile(4, 4, 0, False),
-        Tile(8, 8, 2, False, 4, 1, "evict_first"), Tile(8, 16, 1, False), Tile(16, 16, 1, False),
-        Tile(4, 8, 2, False), Tile(4, 4, 3, True), Tile(2, 4, 6, False), Tile(4, 4, 3, False, 8),
-        Tile(4, 4, 2, False, 4, 2), Tile(4, 8, 2, False, 4, 2), Tile(8, 8, 1, False, 4, 2),
+        Tile(8, 8, 2, 0), Tile(8, 8, 0, 0), Tile(4, 4, 4, 0), Tile(4, 4, 0, 0), Tile(8, 8, 2, 0, evict="evict_first"),
+        Tile(8, 16, 1, 0), Tile(16, 16, 1, 0), Tile(4, 8, 2, 0), Tile(2, 8, 3, 0), Tile(2, 4, 6, 0),
+        Tile(4, 4, 5, 0, registers=96),
+        Tile(4, 4, 3, 2, stages=2), Tile(4, 8, 2, 2, stages=2), Tile(8, 16, 1, 2, stages=2),
+        Tile(4, 4, 2, 0, stages=2), Tile(8, 8, 1, 0, stages=2), Tile(2, 4, 3, 0, stages=2),
     ],
 }  # fmt: skip
 
@@ -235,7 +237,7 @@ def compress_sweep(bandwidth: float) -> None:
         def show(label: str, us: float, note: str = "", size=size, name=name) -> None:
             rate = size / us / 1e6
             print(
-                f"{name:12} {label:54} {us:9.1f} us {rate:6.2f} TB/s "
+                f"{name:12} {label:74} {us:9.1f} us {rate:6.2f} TB/s "
                 f"{100 * rate / bandwidth:5.1f} % of copy {note}",
                 flush=True,
             )

@@ -102,10 +102,10 @@ def pool_with_last(keys, scores, row, ape, last_key, last_score, P: tl.constexpr
             v = tl.load(scores + i * row + d).to(tl.float32) + tl.load(ape + i * 128 + d)
         values = values + (v,)
         most = tl.maximum(most, v, propagate_nan=ALL)
-    mass = tl.exp(own - most)
+    mass = tl.exp2((own - most) * LOG2E)
     total = last_key.to(tl.float32) * mass
     for i in tl.static_range(P - 1):
-        weight = tl.exp(values[i] - most)
+        weight = tl.exp2((values[i] - most) * LOG2E)
         if EARLY:
             total += rows[i].to(tl.float32) * weight
         else:

@@ -72,8 +72,10 @@ def compress_tile_kernel(
     wide = tl.arange(0, 128)
     signs = entry.hadamard_bits()
     member = tl.arange(0, P)[None, :, None]
-    if HOIST:
+    if HOIST == 1:
         bias = tl.load(ape + member * 128 + d[None, None, :])
+    elif HOIST == 2:
+        bias = tl.load(tl.broadcast_to(ape + member * 128 + d[None, None, :], (ROWS, P, 128)))
     for tile in tl.range(tl.program_id(0), tl.cdiv(pools, ROWS), tl.num_programs(0), num_stages=STAGES):
         pool = tile * ROWS + tl.arange(0, ROWS)
         keep = pool < pools
@@ -85,7 +87,7 @@ def compress_tile_kernel(
             slot = tl.load(loc + pool, mask=keep, other=0)
         v = tl.load(slot_score + first, mask=inside[:, None, :], other=0, eviction_policy=EVICT)
         k = tl.load(slot_k + first, mask=inside[:, None, :], other=0, eviction_policy=EVICT)
-        if not HOIST:
+        if HOIST == 0:
             bias = tl.load(tl.broadcast_to(ape + member * 128 + d[None, None, :], (ROWS, P, 128)))
         v = v.to(tl.float32) + bias
         weight = tl.exp2((v - tl.max(v, 1)[:, None, :]) * entry.LOG2E)
@@ -148,6 +150,8 @@ class Tiles:
             "EVICT": tile.evict, "NATIVE": native,
         }  # fmt: skip
         options = {"num_warps": made.warps, "num_stages": tile.stages}
+        if tile.registers:
+            options["maxnreg"] = tile.registers
         launch(compress_tile_kernel, (made.programs,), tensors, constants | shape, **options)
 
 

@@ -27,13 +27,14 @@ class Tile:
     rows: int = 16
     warps: int = 4
     programs: int = 4
-    hoist: bool = True
+    hoist: int = 1
     vector: int = 4
     stages: int = 1
     evict: str = ""
+    registers: int = 0
 
 
-TILES = {4: Tile(), 8: Tile(warps=8, programs=2), 16: Tile(8, 8, 0, False)}
+TILES = {4: Tile(), 8: Tile(warps=8, programs=2), 16: Tile(8, 8, 0, 0)}
 
 
 def pools(count: int, pool_size: int, device: Device) -> Plan:
