@@ -647,24 +647,26 @@ def _behind(
 ) -> Found:
     """Whether the step was undone later on and something else made the bad end slow."""
     steps = [step]
-    last = len(line) - 1
     for _ in range(3):
         back = None
         for at in _suspects(oracle, line, controls, steps[0].first_bad, skipped, slow):
-            if _side(oracle, line[at], controls, share / 9) == -1:
+            # twice, with new runs: a wrong answer here would move the blame
+            if all(_side(oracle, line[at], controls, share / 9) == -1 for _ in range(2)):
                 back = at
                 break
             slow.add(at)
         if back is None:
             break
-        steps[0] = replace(steps[0], undone=True)
         bracket = [back, min(at for at in slow if at > back)]
         later = None
         if _cut(oracle, line, controls, bracket, skipped, share, slow) is None:
             later = _confirm(oracle, line, controls, bracket, skipped, share)
-        steps.insert(0, later or _open_step(back, last, controls))
         if later is None:
-            break
+            # a recovery that leads to no other step is none
+            slow.add(back)
+            continue
+        steps[0] = replace(steps[0], undone=True)
+        steps.insert(0, later)
     found = replace(whole, steps=tuple(steps))
     part = sorted(abs(one) for one in (steps[0].low, steps[0].high))
     rest = part[1] < min(abs(whole.low), abs(whole.high))

@@ -138,14 +138,17 @@ def measure(histories: int, seed: int) -> dict[str, Any]:
         if worth not in (RIGHT, ENCLOSING):
             bad.append(number)
         quiet = scene(number, step=False)
-        ending = noisy_line(quiet.oracle(), line_of(quiet)).ending
-        without[ending] += 1
+        found = noisy_line(quiet.oracle(), line_of(quiet))
+        without[found.ending] += 1
+        main = found.main if found.ending in (STEP, SEVERAL) else None
+        if main and not any(main.last_good < at <= main.first_bad for at in quiet.steps):
+            without[WRONG_BLAME] += 1
     return {
         "histories": histories,
         "with a step": dict(with_step),
         "without": dict(without),
         "right or enclosing": (with_step[RIGHT] + with_step[ENCLOSING]) / histories,
-        "wrong blame": with_step[WRONG_BLAME],
+        "wrong blame": with_step[WRONG_BLAME] + without[WRONG_BLAME],
         "not reproduced": without[NOT_REPRODUCED] / histories,
         "undecided": without[UNDECIDED],
         "runs, median": float(np.median(runs)),

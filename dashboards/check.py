@@ -663,7 +663,17 @@ def _property(text: str) -> str:
     return _message(text).replace(":", "%3A").replace(",", "%2C")
 
 
+EXAMPLES = """examples:
+  ascend-perf check --base main --head HEAD
+  ascend-perf check                                          HEAD against the history before it
+  ascend-perf check --base main --format markdown --output perf.md
+  ascend-perf check --base main --confirm 6                  measured alarms again, in six pairs
+exit codes: 0 nothing worse, 1 regression, 2 wrong or failed, 3 nothing measured, 4 usage or environment"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the subcommand."""
+    parser.epilog = EXAMPLES
     parser.add_argument("--head", default="HEAD", help="commit to check (default HEAD)")
     parser.add_argument("--base", help="commit to compare with; without it, the history before the head")
     parser.add_argument("--results", type=Path, default=Path(".asv/results"), help="asv results folder")

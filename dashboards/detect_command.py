@@ -23,7 +23,16 @@ USAGE = 4
 MAX_BYTES = 64 << 20
 
 
+EXAMPLES = """examples:
+  ascend-perf detect timings.json
+  ascend-perf detect timings.csv --column median --threshold 2
+  ascend-perf detect .asv/results --repo .
+  seq 1 20 | ascend-perf detect - --direction higher"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the subcommand."""
+    parser.epilog = EXAMPLES
     parser.add_argument("file", help="JSON list of numbers, CSV file, or asv results folder; - for standard input")
     parser.add_argument("--column", help="column of a CSV file: its name, or its number from 1")
     parser.add_argument("--direction", choices=("lower", "higher"), default="lower", help="which is better")

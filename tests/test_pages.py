@@ -471,6 +471,14 @@ def test_health_shows_noise_and_machines(site):
     assert 0.2 < float(found[1]) < 0.8  # made with 0.4 %
 
 
+def test_health_shows_the_detector_with_the_goals_it_misses(site):
+    figures = json.loads((Path(build.__file__).parents[1] / "quality.json").read_text())["goals"]
+    text = read(site, "health.html").text
+    for one in figures:
+        said = "yes" if one["met"] else "no"
+        assert f"{one['name']} {one['value']:.3g} {one['sense']} {one['goal']:g} {said}" in text
+
+
 # ---- building again
 
 

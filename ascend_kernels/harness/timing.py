@@ -19,7 +19,8 @@ import torch
 from .spec import Arguments
 
 MOST_SETS = 64  # copies of the inputs that a cold measurement walks through
-SAMPLE_US = 200.0  # a sample lasts at least about this long, far above the resolution of an event
+SAMPLE_US = 400.0  # a sample lasts about this long, far above an event's resolution and a graph's start
+PROBE = 5  # calls in the region that tells how long one takes
 
 
 class TimingError(RuntimeError):
@@ -61,7 +62,7 @@ def measure(
             call(**sets[0])
     module.synchronize()
     compiled = compile_count()
-    number = {name: _calls_for(call, sets[0], module) for name, call in calls.items()}
+    number = {name: _calls_for(call, sets[:1], place, module) for name, call in calls.items()}
     warm = {name: _region(call, sets[:1], number[name], place, module) for name, call in calls.items()}
     cold = {name: _region(call, sets, max(number[name], len(sets)), place, module) for name, call in calls.items()}
     samples: dict[str, dict[str, list[float]]] = {n: {"warm": [], "cold": [], "host": []} for n in calls}
@@ -170,12 +171,8 @@ def _region(call: Callable[..., Any], sets: list[Arguments], number: int, place:
     return _Region(calls, number, module, graph)
 
 
-def _calls_for(call: Callable[..., Any], arguments: Arguments, module: Any) -> int:
-    begin, end = (module.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    for _ in range(10):
-        call(**arguments)
-    end.record()
-    end.synchronize()
-    each = begin.elapsed_time(end) * 1e3 / 10
-    return int(min(200, max(1, -(-SAMPLE_US // max(each, 1e-3)))))
+def _calls_for(call: Callable[..., Any], sets: list[Arguments], place: str, module: Any) -> int:
+    """Calls in a sample, so that starting the graph weighs little against them."""
+    probe = _region(call, sets, PROBE, place, module)
+    each = min(probe.sample() for _ in range(3))
+    return int(min(1000, max(1, -(-SAMPLE_US // max(each, 1e-3)))))

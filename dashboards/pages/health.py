@@ -218,4 +218,5 @@ def _detector() -> Markup:
             ".",
         ]
         return join([head, tag("p", said)])
-    return join([head, table(["figure", "value", "goal", "met"], lines)])
+    say = "Made-up and labelled series with known changes; `python -m dashboards.quality --short` measures again."
+    return join([head, dim(say), table(["figure", "value", "goal", "met"], lines)])
