@@ -232,14 +232,22 @@ def test_requests_do_not_know_of_each_other():
 
 
 @pytest.mark.parametrize("case", ["masked", "page-48", "padded-page", "returned", "unrounded", "extreme-scores"])
-def test_tiles_of_a_gpu_give_the_same_entries(case):
+@pytest.mark.parametrize("hoist", [False, True])
+def test_tiles_of_a_gpu_give_the_same_entries(case, hoist):
     op = dataclasses.replace(
         COMPRESS,
         twins={},
         implementations=("tiles",),
-        call=lambda impl, **a: COMPRESS.call(**a, impl=Tiles()),
+        call=lambda impl, **a: COMPRESS.call(**a, impl=Tiles(plan.Tile(rows=16, hoist=hoist))),
     )
     verdict = gate.verify(op, case, "tiles", repeat=False)
+    assert verdict.state == OK, verdict.reason
+
+
+@pytest.mark.parametrize("case", [name for name, case in DECODE.cases.items() if not case.timed])
+def test_rows_of_a_gpu_give_the_same_rings_and_entries(case):
+    op = dataclasses.replace(DECODE, implementations=("rows",))
+    verdict = gate.verify(op, case, "rows", repeat=False)
     assert verdict.state == OK, verdict.reason
 
 

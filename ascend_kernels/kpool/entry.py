@@ -82,34 +82,28 @@ def pool_rows(keys, scores, row, ape, bias, P: tl.constexpr):
 
 
 @triton.jit
-def pool_with_last(keys, scores, row, ape, last_key, last_score, P: tl.constexpr, EARLY: tl.constexpr):
-    """As pool_block, the last row not in memory; EARLY: all loads before the first use of one."""
+def pool_with_last(keys, scores, row, ape, last_key, last_score, P: tl.constexpr):
+    """As pool_block, the last row given; all loads come before the first use of one.
+
+    Tuples: for a GPU's Triton and the interpreter only."""
     d = tl.arange(0, 128)
     raw = ()
     rows = ()
-    if EARLY:
-        for i in tl.static_range(P - 1):
-            raw = raw + (tl.load(scores + i * row + d),)
-        for i in tl.static_range(P - 1):
-            rows = rows + (tl.load(keys + i * row + d),)
+    for i in tl.static_range(P - 1):
+        raw += (tl.load(scores + i * row + d),)
+    for i in tl.static_range(P - 1):
+        rows += (tl.load(keys + i * row + d),)
     own = last_score.to(tl.float32) + tl.load(ape + (P - 1) * 128 + d)
     most = own
     values = ()
     for i in tl.static_range(P - 1):
-        if EARLY:
-            v = raw[i].to(tl.float32) + tl.load(ape + i * 128 + d)
-        else:
-            v = tl.load(scores + i * row + d).to(tl.float32) + tl.load(ape + i * 128 + d)
-        values = values + (v,)
-        most = tl.maximum(most, v, propagate_nan=ALL)
+        values += (raw[i].to(tl.float32) + tl.load(ape + i * 128 + d),)
+        most = tl.maximum(most, values[i], propagate_nan=ALL)
     mass = tl.exp2((own - most) * LOG2E)
     total = last_key.to(tl.float32) * mass
     for i in tl.static_range(P - 1):
         weight = tl.exp2((values[i] - most) * LOG2E)
-        if EARLY:
-            total += rows[i].to(tl.float32) * weight
-        else:
-            total += tl.load(keys + i * row + d).to(tl.float32) * weight
+        total += rows[i].to(tl.float32) * weight
         mass += weight
     return tl.div_rn(total, mass).to(tl.bfloat16)
 

@@ -64,7 +64,7 @@ def compress_kernel(
 def compress_tile_kernel(
     kv_cache, scales, slot_k, slot_score, ape, loc, write_mask, codes, code_scales, pools, page_bytes,
     P: tl.constexpr, PAGE: tl.constexpr, PRESHUFFLED: tl.constexpr, ROUND_SCALE: tl.constexpr,
-    WRITE: tl.constexpr, ROWS: tl.constexpr, HOIST: tl.constexpr, VECTOR: tl.constexpr, STAGES: tl.constexpr,
+    WRITE: tl.constexpr, ROWS: tl.constexpr, HOIST: tl.constexpr, VECTOR: tl.constexpr,
     EVICT: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
     # One vector width for all loads: keys, scores and the fp32 ape then share one layout.
@@ -72,11 +72,9 @@ def compress_tile_kernel(
     wide = tl.arange(0, 128)
     signs = entry.hadamard_bits()
     member = tl.arange(0, P)[None, :, None]
-    if HOIST == 1:
+    if HOIST:
         bias = tl.load(ape + member * 128 + d[None, None, :])
-    elif HOIST == 2:
-        bias = tl.load(tl.broadcast_to(ape + member * 128 + d[None, None, :], (ROWS, P, 128)))
-    for tile in tl.range(tl.program_id(0), tl.cdiv(pools, ROWS), tl.num_programs(0), num_stages=STAGES):
+    for tile in range(tl.program_id(0), tl.cdiv(pools, ROWS), tl.num_programs(0)):
         pool = tile * ROWS + tl.arange(0, ROWS)
         keep = pool < pools
         if write_mask is not None:
@@ -87,7 +85,7 @@ def compress_tile_kernel(
             slot = tl.load(loc + pool, mask=keep, other=0)
         v = tl.load(slot_score + first, mask=inside[:, None, :], other=0, eviction_policy=EVICT)
         k = tl.load(slot_k + first, mask=inside[:, None, :], other=0, eviction_policy=EVICT)
-        if HOIST == 0:
+        if not HOIST:
             bias = tl.load(tl.broadcast_to(ape + member * 128 + d[None, None, :], (ROWS, P, 128)))
         v = v.to(tl.float32) + bias
         weight = tl.exp2((v - tl.max(v, 1)[:, None, :]) * entry.LOG2E)
@@ -146,12 +144,10 @@ class Tiles:
         made = plan.tiles(tensors["pools"], tile, where)
         native = entry.native_fp8(tensors["ape"].device)
         shape = {
-            "ROWS": made.rows, "HOIST": tile.hoist, "VECTOR": tile.vector, "STAGES": tile.stages,
-            "EVICT": tile.evict, "NATIVE": native,
+            "ROWS": made.rows, "HOIST": tile.hoist, "VECTOR": tile.vector, "EVICT": tile.evict, "NATIVE": native,
         }  # fmt: skip
-        options = {"num_warps": made.warps, "num_stages": tile.stages}
-        if tile.registers:
-            options["maxnreg"] = tile.registers
+        # Pipelining would put every load of a tile into shared memory: slower in each form tried.
+        options = {"num_warps": made.warps, "num_stages": 1}
         launch(compress_tile_kernel, (made.programs,), tensors, constants | shape, **options)
 
 

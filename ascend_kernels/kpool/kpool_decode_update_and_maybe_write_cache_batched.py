@@ -17,9 +17,9 @@ A token without a position or a tail slot writes nothing.  Any other is stashed 
 own block; when pos % P is P - 1 and slot_mapping is set, the ring is a whole pool and its entry is written.
 
 Source of the algorithm: vLLM, K-pool compression of the GLM-5-next indexer.
-Launch: a program takes every so-many-th request and its tokens in order.  The stash comes before the ring is
-read, so the pool is read as one block, this token included; the compiler (Ascend) or a barrier (GPU) orders
-the two.
+Launch: a program takes every so-many-th request and its tokens in order.  On Ascend the stash comes before the
+ring is read, so the pool is read as one block, this token included; the compiler orders the two.  On a GPU the
+pool is the ring's other rows and the token's own, which never leave registers; its stash comes after.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ import triton.language as tl
 
 from ..harness import check, device
 from ..harness.launch import launch
+from ..harness.spec import Unsupported
 from . import entry, layout, plan
 
 
@@ -78,7 +79,7 @@ def decode_rows_kernel(
     kv_cache, scales, tail, tail_slot_mapping, key, slot_score, ape, slot_mapping, positions,
     requests, tokens, page_bytes, tail_block, tail_half, tail_row,
     P: tl.constexpr, PAGE: tl.constexpr, PRESHUFFLED: tl.constexpr, ROUND_SCALE: tl.constexpr,
-    AHEAD: tl.constexpr, EARLY: tl.constexpr, NATIVE: tl.constexpr, ROTATE: tl.constexpr,
+    AHEAD: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
     d = tl.arange(0, 128)
     for request in range(tl.program_id(0), requests, tl.num_programs(0)):
@@ -92,11 +93,11 @@ def decode_rows_kernel(
                 position = tl.load(positions + at, mask=there, other=-1)
                 tail_slot = tl.load(tail_slot_mapping + at, mask=there, other=-1)
                 slot = tl.load(slot_mapping + at, mask=there, other=-1)
-                metadata = metadata + ((position, tail_slot, slot),)
+                metadata += ((position, tail_slot, slot),)
             for i in tl.static_range(AHEAD):
                 source = tl.cast(request * tokens + begin + i, tl.int64) * 128 + d
                 there = begin + i < tokens
-                own = own + (
+                own += (
                     (
                         tl.load(key + source, mask=there, other=0),
                         tl.load(slot_score + source, mask=there, other=0),
@@ -116,10 +117,8 @@ def decode_rows_kernel(
                     place = position % P
                     if (slot >= 0) & (place == P - 1):
                         tl.debug_barrier()  # what earlier tokens stashed is there for all threads
-                        x = entry.pool_with_last(
-                            ring, ring + tail_half, tail_row, ape, own_key, own_score, P, EARLY
-                        )
-                        x = tl.reshape(ROTATE(x, 0, 0), (128,))
+                        x = entry.pool_with_last(ring, ring + tail_half, tail_row, ape, own_key, own_score, P)
+                        x = tl.reshape(entry.rotate_butterfly(x, 0, 0), (128,))
                         absmax = tl.max(tl.maximum(tl.abs(x), entry.FLOOR, propagate_nan=entry.ALL))
                         scale = entry.scale_of(absmax, ROUND_SCALE)
                         z = entry.scaled(x, scale, ROUND_SCALE)
@@ -154,24 +153,21 @@ class Decode:
 
 @dataclass(frozen=True)
 class Rows:
-    """A program a request, a row a load: the form for a GPU.
+    """A request a program, a row a load: the form for a GPU.
 
-    ahead: tokens whose rows are asked for at once.  early: all rows of a ring before the first use of one."""
+    ahead: tokens whose rows are asked for at once.  warps: of a program."""
 
     ahead: int = 4
     warps: int = 1
-    early: bool = True
-    rotate: Any = entry.rotate_butterfly
 
     def launch(self, tensors: dict[str, Any], constants: dict[str, Any], where: device.Device) -> None:
         """Launch on checked arguments."""
+        if where.kind == "npu":
+            raise Unsupported("impl: rows is for a GPU; its kernel holds rows in tuples")
         made = plan.pools(tensors["requests"], constants["P"], where)
-        shape = {
-            "AHEAD": min(self.ahead, plan.power_of_two(tensors["tokens"])), "EARLY": self.early,
-            "NATIVE": entry.native_fp8(tensors["ape"].device), "ROTATE": self.rotate,
-        }  # fmt: skip
-        options = {} if where.ascend else {"num_warps": self.warps}
-        launch(decode_rows_kernel, (made.programs,), tensors, constants | shape, **options)
+        ahead = min(self.ahead, plan.power_of_two(tensors["tokens"]))
+        shape = {"AHEAD": ahead, "NATIVE": entry.native_fp8(tensors["ape"].device)}
+        launch(decode_rows_kernel, (made.programs,), tensors, constants | shape, num_warps=self.warps)
 
 
 IMPLEMENTATIONS = {"kronecker": Decode(), "rows": Rows()}
@@ -195,9 +191,10 @@ def kpool_decode_update_and_maybe_write_cache_batched(
 ) -> None:
     """Update tail rings and, for pools that become complete, the cache; in place.
 
-    Shapes and dtypes as in the table above.  Raises TypeError or ValueError naming the argument, before
-    anything is written.  validate=True also checks values, which waits for the device: slots inside the cache
-    and the rings, distinct cache slots, no ring shared by two requests.
+    Shapes and dtypes as in the table above.  impl: `kronecker` (default on Ascend) or `rows` (default on a
+    GPU, not for an NPU).  Raises TypeError or ValueError naming the argument, before anything is written.
+    validate=True also checks values, which waits for the device: slots inside the cache and the rings,
+    distinct cache slots, no ring shared by two requests.
     """
     cache = layout.check_cache(kv_cache, preshuffled)
     size = layout.check_pool_size("pool_size", pool_size)

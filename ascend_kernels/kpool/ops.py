@@ -53,7 +53,7 @@ ROWS = (
         torch_form=reference.decode_in_torch,
         cases=cases.DECODE,
         writes=("kv_cache", "tail"),
-        implementations=("kronecker", "rows"),
+        implementations=("kronecker",),
         compare=compare.entries_close,
         bytes_moved=cost.decode_bytes,
     ),

@@ -21,20 +21,20 @@ class Plan:
 
 @dataclass(frozen=True)
 class Tile:
-    """A GPU program's tile of pools: rows of pools, chunk of tokens of each at a time; warps of the program;
-    programs a multiprocessor, 0 for one program a tile."""
+    """A GPU program's tile of pools: rows of pools; warps of the program; programs a multiprocessor, 0 for one
+    program a tile; hoist: ape stays in registers; vector: elements a thread loads at once; evict: cache hint."""
 
     rows: int = 16
     warps: int = 4
     programs: int = 4
-    hoist: int = 1
+    hoist: bool = True
     vector: int = 4
-    stages: int = 1
-    evict: str = ""
-    registers: int = 0
+    evict: str = "evict_first"
 
 
-TILES = {4: Tile(), 8: Tile(warps=8, programs=2), 16: Tile(8, 8, 0, 0)}
+# By pool size, measured.  A tile lies in registers as a whole: 64 keys and scores a thread leave room for
+# several programs a multiprocessor.
+TILES = {4: Tile(), 8: Tile(8, 4, 4, False), 16: Tile(8, 8, 2, False)}
 
 
 def pools(count: int, pool_size: int, device: Device) -> Plan:
