@@ -29,27 +29,27 @@ def native_fp8(place: torch.device) -> bool:
 
 
 @triton.jit
-def hadamard(ORDER: tl.constexpr):
-    """Unscaled Hadamard matrix in Sylvester order: -1 where row & column has an odd number of ones."""
+def _parity(ORDER: tl.constexpr):
     both = tl.arange(0, ORDER)[:, None] & tl.arange(0, ORDER)[None, :]
     # The lowest bit of a sum is the parity of the lowest bits: no carry comes from below.
-    ones = both + (both >> 1) + (both >> 2) + (both >> 3)
-    if ORDER > 16:
-        ones += (both >> 4) + (both >> 5) + (both >> 6)
-    return (1 - 2 * (ones & 1)).to(tl.float32)
+    return (both + (both >> 1) + (both >> 2) + (both >> 3)) & 1
 
 
 @triton.jit
-def _parity(ORDER: tl.constexpr):
-    both = tl.arange(0, ORDER)[:, None] & tl.arange(0, ORDER)[None, :]
-    return ((both + (both >> 1) + (both >> 2) + (both >> 3)) & 1).to(tl.int16)
+def hadamard(ORDER: tl.constexpr):
+    """Unscaled Hadamard matrix, at most 16 rows, in Sylvester order: -1 where row & column has an odd number
+    of ones."""
+    return (1 - 2 * _parity(ORDER)).to(tl.float32)
 
 
 @triton.jit
 def hadamard_bits():
-    """Unscaled H128 = H8 (x) H16 in bf16: the signs of the factors exclusive-ored into the bit pattern of one."""
-    outer = (_parity(8) << 15) | 0x3F80
-    bits = tl.reshape(outer, (8, 1, 8, 1)) ^ tl.reshape(_parity(16) << 15, (1, 16, 1, 16))
+    """Unscaled H128 = H8 (x) H16 in bf16: the signs of the factors exclusive-ored into the bit pattern of one.
+
+    4-D blocks: for a GPU, where every program makes the matrix anew and it must cost little."""
+    outer = (_parity(8).to(tl.int16) << 15) | 0x3F80
+    inner = _parity(16).to(tl.int16) << 15
+    bits = tl.reshape(outer, (8, 1, 8, 1)) ^ tl.reshape(inner, (1, 16, 1, 16))
     return tl.reshape(bits, (128, 128)).to(tl.bfloat16, bitcast=True)
 
 
