@@ -64,11 +64,12 @@ def compress_kernel(
 def compress_tile_kernel(
     kv_cache, scales, slot_k, slot_score, ape, loc, write_mask, codes, code_scales, pools, page_bytes,
     P: tl.constexpr, PAGE: tl.constexpr, PRESHUFFLED: tl.constexpr, ROUND_SCALE: tl.constexpr,
-    WRITE: tl.constexpr, ROWS: tl.constexpr, HOIST: tl.constexpr, VECTOR: tl.constexpr,
+    WRITE: tl.constexpr, ROWS: tl.constexpr, HOIST: tl.constexpr,
     EVICT: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
-    # One vector width for all loads: keys, scores and the fp32 ape then share one layout.
-    d = tl.max_contiguous(tl.arange(0, 128), VECTOR)
+    # Four values a thread also for bf16: keys, scores and the fp32 ape then share one layout, and a sum over the
+    # tokens stays inside a thread.
+    d = tl.max_contiguous(tl.arange(0, 128), 4)
     wide = tl.arange(0, 128)
     signs = entry.hadamard_bits()
     member = tl.arange(0, P)[None, :, None]
@@ -144,7 +145,7 @@ class Tiles:
         made = plan.tiles(tensors["pools"], tile, where)
         native = entry.native_fp8(tensors["ape"].device)
         shape = {
-            "ROWS": made.rows, "HOIST": tile.hoist, "VECTOR": tile.vector, "EVICT": tile.evict, "NATIVE": native,
+            "ROWS": made.rows, "HOIST": tile.hoist, "EVICT": tile.evict, "NATIVE": native,
         }  # fmt: skip
         # Pipelining would put every load of a tile into shared memory: slower in each form tried.
         options = {"num_warps": made.warps, "num_stages": 1}

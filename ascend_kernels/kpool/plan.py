@@ -22,19 +22,18 @@ class Plan:
 @dataclass(frozen=True)
 class Tile:
     """A GPU program's tile of pools: rows of pools; warps of the program; programs a multiprocessor, 0 for one
-    program a tile; hoist: ape stays in registers; vector: elements a thread loads at once; evict: cache hint."""
+    program a tile; hoist: ape stays in registers from tile to tile; evict: cache hint of keys and scores."""
 
     rows: int = 16
     warps: int = 4
     programs: int = 4
     hoist: bool = True
-    vector: int = 4
-    evict: str = "evict_first"
+    evict: str = ""
 
 
-# By pool size, measured.  A tile lies in registers as a whole: 64 keys and scores a thread leave room for
-# several programs a multiprocessor.
-TILES = {4: Tile(), 8: Tile(8, 4, 4, False), 16: Tile(8, 8, 2, False)}
+# By pool size.  A tile lies in registers as a whole: 64 keys and scores a thread leave room for several programs
+# a multiprocessor.
+TILES = {4: Tile(), 8: Tile(8, 4, 4, False, "evict_first"), 16: Tile(8, 8, 2, False, "evict_first")}
 
 
 def pools(count: int, pool_size: int, device: Device) -> Plan:
