@@ -198,15 +198,9 @@ def encode_all_kernel(values, out, count, NATIVE: tl.constexpr, E: tl.constexpr,
 
 
 TILES = {
-    "n65536-p4": [
-        Tile(evict="evict_first"), Tile(32, 8, 2), Tile(16, 4, 3, evict="evict_first"),
-        Tile(8, 8, 4, evict="evict_first"), Tile(16, 4, 0),
-    ],
-    "n65536-p8": [
-        Tile(8, 4, 4, False), Tile(16, 8, 2, False), Tile(8, 4, 4), Tile(8, 4, 4, evict="evict_first"),
-        Tile(4, 4, 4, evict="evict_first"), Tile(8, 8, 2, evict="evict_first"),
-    ],
-    "n8192-p16": [Tile(8, 8, 2, False), Tile(4, 4, 4, False, "evict_first"), Tile(8, 8, 0, False)],
+    "n65536-p4": [Tile(32, 8, 2), Tile(16, 4, 3), Tile(8, 8, 4), Tile(16, 4, 0)],
+    "n65536-p8": [Tile(16, 8, 2, False), Tile(8, 4, 4), Tile(4, 4, 4), Tile(8, 4, 3, False)],
+    "n8192-p16": [Tile(4, 4, 4, False), Tile(8, 8, 0, False)],
 }  # fmt: skip
 
 
@@ -235,7 +229,7 @@ def compress_sweep(bandwidth: float) -> None:
         def show(label: str, us: float, note: str = "", size=size, name=name) -> None:
             rate = size / us / 1e6
             print(
-                f"{name:12} {label:56} {us:9.1f} us {rate:6.2f} TB/s "
+                f"{name:12} {label:42} {us:9.1f} us {rate:6.2f} TB/s "
                 f"{100 * rate / bandwidth:5.1f} % of copy {note}",
                 flush=True,
             )

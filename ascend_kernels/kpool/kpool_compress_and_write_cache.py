@@ -65,7 +65,7 @@ def compress_tile_kernel(
     kv_cache, scales, slot_k, slot_score, ape, loc, write_mask, codes, code_scales, pools, page_bytes,
     P: tl.constexpr, PAGE: tl.constexpr, PRESHUFFLED: tl.constexpr, ROUND_SCALE: tl.constexpr,
     WRITE: tl.constexpr, ROWS: tl.constexpr, HOIST: tl.constexpr,
-    EVICT: tl.constexpr, NATIVE: tl.constexpr,
+    NATIVE: tl.constexpr,
 ):  # fmt: skip
     # Four values a thread also for bf16: keys, scores and the fp32 ape then share one layout, and a sum over the
     # tokens stays inside a thread.
@@ -84,8 +84,8 @@ def compress_tile_kernel(
         first = pool.to(tl.int64)[:, None, None] * (P * 128) + member * 128 + d[None, None, :]
         if WRITE:
             slot = tl.load(loc + pool, mask=keep, other=0)
-        v = tl.load(slot_score + first, mask=inside[:, None, :], other=0, eviction_policy=EVICT)
-        k = tl.load(slot_k + first, mask=inside[:, None, :], other=0, eviction_policy=EVICT)
+        v = tl.load(slot_score + first, mask=inside[:, None, :], other=0, eviction_policy="evict_first")
+        k = tl.load(slot_k + first, mask=inside[:, None, :], other=0, eviction_policy="evict_first")
         if not HOIST:
             bias = tl.load(tl.broadcast_to(ape + member * 128 + d[None, None, :], (ROWS, P, 128)))
         v = v.to(tl.float32) + bias
@@ -145,7 +145,7 @@ class Tiles:
         made = plan.tiles(tensors["pools"], tile, where)
         native = entry.native_fp8(tensors["ape"].device)
         shape = {
-            "ROWS": made.rows, "HOIST": tile.hoist, "EVICT": tile.evict, "NATIVE": native,
+            "ROWS": made.rows, "HOIST": tile.hoist, "NATIVE": native,
         }  # fmt: skip
         # Pipelining would put every load of a tile into shared memory: slower in each form tried.
         options = {"num_warps": made.warps, "num_stages": 1}

@@ -22,18 +22,17 @@ class Plan:
 @dataclass(frozen=True)
 class Tile:
     """A GPU program's tile of pools: rows of pools; warps of the program; programs a multiprocessor, 0 for one
-    program a tile; hoist: ape stays in registers from tile to tile; evict: cache hint of keys and scores."""
+    program a tile; hoist: ape stays in registers from tile to tile."""
 
     rows: int = 16
     warps: int = 4
     programs: int = 4
     hoist: bool = True
-    evict: str = ""
 
 
-# By pool size.  A tile lies in registers as a whole: 64 keys and scores a thread leave room for several programs
+# By pool size, the fastest measured.  A tile lies in registers as a whole: 64 keys and scores a thread leave room for several programs
 # a multiprocessor.
-TILES = {4: Tile(), 8: Tile(8, 4, 4, False, "evict_first"), 16: Tile(8, 8, 2, False, "evict_first")}
+TILES = {4: Tile(), 8: Tile(8, 4, 4, False), 16: Tile(8, 8, 2, False)}
 
 
 def pools(count: int, pool_size: int, device: Device) -> Plan:
