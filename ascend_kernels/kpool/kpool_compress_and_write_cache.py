@@ -64,8 +64,7 @@ def compress_kernel(
 def compress_tile_kernel(
     kv_cache, scales, slot_k, slot_score, ape, loc, write_mask, codes, code_scales, pools, page_bytes,
     P: tl.constexpr, PAGE: tl.constexpr, PRESHUFFLED: tl.constexpr, ROUND_SCALE: tl.constexpr,
-    WRITE: tl.constexpr, ROWS: tl.constexpr, HOIST: tl.constexpr,
-    NATIVE: tl.constexpr,
+    WRITE: tl.constexpr, ROWS: tl.constexpr, HOIST: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
     # Four values a thread also for bf16: keys, scores and the fp32 ape then share one layout, and a sum over the
     # tokens stays inside a thread.
@@ -144,9 +143,7 @@ class Tiles:
         tile = self.tile or plan.TILES[constants["P"]]
         made = plan.tiles(tensors["pools"], tile, where)
         native = entry.native_fp8(tensors["ape"].device)
-        shape = {
-            "ROWS": made.rows, "HOIST": tile.hoist, "NATIVE": native,
-        }  # fmt: skip
+        shape = {"ROWS": made.rows, "HOIST": tile.hoist, "NATIVE": native}
         # Pipelining would put every load of a tile into shared memory: slower in each form tried.
         options = {"num_warps": made.warps, "num_stages": 1}
         launch(compress_tile_kernel, (made.programs,), tensors, constants | shape, **options)

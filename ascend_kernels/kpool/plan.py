@@ -30,8 +30,8 @@ class Tile:
     hoist: bool = True
 
 
-# By pool size, the fastest measured.  A tile lies in registers as a whole: 64 keys and scores a thread leave room for several programs
-# a multiprocessor.
+# By pool size, the fastest measured.  A tile lies in registers as a whole: 64 keys and scores a thread leave room
+# for several programs a multiprocessor.
 TILES = {4: Tile(), 8: Tile(8, 4, 4, False), 16: Tile(8, 8, 2, False)}
 
 
