@@ -14,7 +14,7 @@ import ascend_kernels as ops
 from ascend_kernels.harness import device, gate
 from ascend_kernels.harness.launch import launch, recorded, run_with
 from ascend_kernels.harness.model import Modelled
-from ascend_kernels.harness.spec import OK, WRONG_RESULT, PlanError
+from ascend_kernels.harness.spec import OK, WRONG_RESULT, PlanError, Unsupported
 from ascend_kernels.kpool import cases, compare, entry, plan, reference
 from ascend_kernels.kpool.kpool_compress_and_write_cache import Tiles
 from ascend_kernels.kpool.kpool_seed_tail_cache import Seed
@@ -232,15 +232,38 @@ def test_requests_do_not_know_of_each_other():
 
 
 @pytest.mark.parametrize("case", ["masked", "page-48", "padded-page", "returned", "unrounded", "extreme-scores"])
-def test_tiles_of_a_gpu_give_the_same_entries(case):
+@pytest.mark.parametrize("hoist", [False, True])
+def test_tiles_of_a_gpu_give_the_same_entries(case, hoist):
     op = dataclasses.replace(
         COMPRESS,
         twins={},
         implementations=("tiles",),
-        call=lambda impl, **a: COMPRESS.call(**a, impl=Tiles()),
+        call=lambda impl, **a: COMPRESS.call(**a, impl=Tiles(plan.Tile(rows=16, hoist=hoist))),
     )
     verdict = gate.verify(op, case, "tiles", repeat=False)
     assert verdict.state == OK, verdict.reason
+
+
+@pytest.mark.parametrize("case", [name for name, case in DECODE.cases.items() if not case.timed])
+def test_rows_of_a_gpu_give_the_same_rings_and_entries(case):
+    op = dataclasses.replace(DECODE, implementations=("rows",))
+    verdict = gate.verify(op, case, "rows", repeat=False)
+    assert verdict.state == OK, verdict.reason
+
+
+def test_rows_are_refused_on_an_npu(monkeypatch):
+    monkeypatch.setattr(device, "of", lambda tensor: dataclasses.replace(NPU, kind="npu"))
+    with pytest.raises(Unsupported, match="rows is for a GPU"):
+        DECODE.call(**DECODE.cases["plain"].arguments(), impl="rows")
+
+
+def test_the_form_of_a_decode_step_is_the_devices(monkeypatch):
+    chosen = []
+    for on in (NPU, GPU):
+        monkeypatch.setattr(device, "of", lambda tensor, on=on: on)
+        with run_with(lambda launch: chosen.append(launch.kernel.fn.__name__)):
+            DECODE.call(**DECODE.cases["plain"].arguments())
+    assert chosen == ["decode_kernel", "decode_rows_kernel"]
 
 
 @pytest.mark.parametrize("case", [name for name, case in SEED.cases.items() if not case.timed])

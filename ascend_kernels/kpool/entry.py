@@ -18,6 +18,7 @@ FLOOR = tl.constexpr(1e-4)  # of the absmax
 LARGEST = tl.constexpr(448.0)  # of e4m3fn
 INVERSE_LARGEST = tl.constexpr(1.0 / 448.0)
 ROOT = tl.constexpr(0.08838834764831845)  # 1 / sqrt(128)
+LOG2E = tl.constexpr(1.4426950408889634)
 ALL = tl.constexpr(tl.PropagateNan.ALL)
 
 
@@ -28,14 +29,28 @@ def native_fp8(place: torch.device) -> bool:
 
 
 @triton.jit
-def hadamard(ORDER: tl.constexpr):
-    """Unscaled Hadamard matrix in Sylvester order: -1 where row & column has an odd number of ones."""
+def _parity(ORDER: tl.constexpr):
     both = tl.arange(0, ORDER)[:, None] & tl.arange(0, ORDER)[None, :]
     # The lowest bit of a sum is the parity of the lowest bits: no carry comes from below.
-    ones = both + (both >> 1) + (both >> 2) + (both >> 3)
-    if ORDER > 16:
-        ones += (both >> 4) + (both >> 5) + (both >> 6)
-    return (1 - 2 * (ones & 1)).to(tl.float32)
+    return (both + (both >> 1) + (both >> 2) + (both >> 3)) & 1
+
+
+@triton.jit
+def hadamard(ORDER: tl.constexpr):
+    """Unscaled Hadamard matrix, at most 16 rows, in Sylvester order: -1 where row & column has an odd number
+    of ones."""
+    return (1 - 2 * _parity(ORDER)).to(tl.float32)
+
+
+@triton.jit
+def hadamard_bits():
+    """Unscaled H128 = H8 (x) H16 in bf16: the signs of the factors exclusive-ored into the bit pattern of one.
+
+    4-D blocks: for a GPU, where every program makes the matrix anew and it must cost little."""
+    outer = (_parity(8).to(tl.int16) << 15) | 0x3F80
+    inner = _parity(16).to(tl.int16) << 15
+    bits = tl.reshape(outer, (8, 1, 8, 1)) ^ tl.reshape(inner, (1, 16, 1, 16))
+    return tl.reshape(bits, (128, 128)).to(tl.bfloat16, bitcast=True)
 
 
 @triton.jit
@@ -62,6 +77,33 @@ def pool_rows(keys, scores, row, ape, bias, P: tl.constexpr):
         v = tl.load(scores + i * row + d).to(tl.float32) + tl.load(ape + i * 128 + d)
         weight = tl.exp(v - most)
         total += tl.load(keys + i * row + d).to(tl.float32) * weight
+        mass += weight
+    return tl.div_rn(total, mass).to(tl.bfloat16)
+
+
+@triton.jit
+def pool_with_last(keys, scores, row, ape, last_key, last_score, P: tl.constexpr):
+    """As pool_block, the last row given; all loads come before the first use of one.
+
+    Tuples: for a GPU's Triton and the interpreter only."""
+    d = tl.arange(0, 128)
+    raw = ()
+    rows = ()
+    for i in tl.static_range(P - 1):
+        raw += (tl.load(scores + i * row + d),)
+    for i in tl.static_range(P - 1):
+        rows += (tl.load(keys + i * row + d),)
+    own = last_score.to(tl.float32) + tl.load(ape + (P - 1) * 128 + d)
+    most = own
+    values = ()
+    for i in tl.static_range(P - 1):
+        values += (raw[i].to(tl.float32) + tl.load(ape + i * 128 + d),)
+        most = tl.maximum(most, values[i], propagate_nan=ALL)
+    mass = tl.exp2((own - most) * LOG2E)
+    total = last_key.to(tl.float32) * mass
+    for i in tl.static_range(P - 1):
+        weight = tl.exp2((values[i] - most) * LOG2E)
+        total += rows[i].to(tl.float32) * weight
         mass += weight
     return tl.div_rn(total, mass).to(tl.bfloat16)
 

@@ -64,13 +64,16 @@ def compress_kernel(
 def compress_tile_kernel(
     kv_cache, scales, slot_k, slot_score, ape, loc, write_mask, codes, code_scales, pools, page_bytes,
     P: tl.constexpr, PAGE: tl.constexpr, PRESHUFFLED: tl.constexpr, ROUND_SCALE: tl.constexpr,
-    WRITE: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, NATIVE: tl.constexpr,
+    WRITE: tl.constexpr, ROWS: tl.constexpr, HOIST: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
-    # Four values a thread also for bf16, so that keys, scores and the fp32 ape share one layout; with the pools
-    # as first axis a sum over the tokens, the middle one, then stays inside a thread.
+    # Four values a thread also for bf16: keys, scores and the fp32 ape then share one layout, and a sum over the
+    # tokens stays inside a thread.
     d = tl.max_contiguous(tl.arange(0, 128), 4)
-    member = tl.arange(0, CHUNK)[None, :, None]
-    signs = entry.hadamard(128).to(tl.bfloat16)
+    wide = tl.arange(0, 128)
+    signs = entry.hadamard_bits()
+    member = tl.arange(0, P)[None, :, None]
+    if HOIST:
+        bias = tl.load(ape + member * 128 + d[None, None, :])
     for tile in range(tl.program_id(0), tl.cdiv(pools, ROWS), tl.num_programs(0)):
         pool = tile * ROWS + tl.arange(0, ROWS)
         keep = pool < pools
@@ -78,39 +81,35 @@ def compress_tile_kernel(
             keep &= tl.load(write_mask + pool, mask=keep, other=0) != 0
         inside = keep[:, None]
         first = pool.to(tl.int64)[:, None, None] * (P * 128) + member * 128 + d[None, None, :]
-        bias = tl.broadcast_to(ape + member * 128 + d[None, None, :], (ROWS, CHUNK, 128))
-        most = tl.full((ROWS, 128), -float("inf"), tl.float32)
-        for i in range(0, P, CHUNK):
-            v = tl.load(slot_score + first + i * 128, mask=inside[:, None, :], other=0).to(tl.float32)
-            most = tl.maximum(most, tl.max(v + tl.load(bias + i * 128), 1), propagate_nan=entry.ALL)
-        total = tl.zeros((ROWS, 128), tl.float32)
-        mass = tl.zeros((ROWS, 128), tl.float32)
-        for i in range(0, P, CHUNK):
-            v = tl.load(slot_score + first + i * 128, mask=inside[:, None, :], other=0).to(tl.float32)
-            k = tl.load(slot_k + first + i * 128, mask=inside[:, None, :], other=0).to(tl.float32)
-            weight = tl.exp(v + tl.load(bias + i * 128) - most[:, None, :])
-            total += tl.sum(k * weight, 1)
-            mass += tl.sum(weight, 1)
+        if WRITE:
+            slot = tl.load(loc + pool, mask=keep, other=0)
+        v = tl.load(slot_score + first, mask=inside[:, None, :], other=0, eviction_policy="evict_first")
+        k = tl.load(slot_k + first, mask=inside[:, None, :], other=0, eviction_policy="evict_first")
+        if not HOIST:
+            bias = tl.load(tl.broadcast_to(ape + member * 128 + d[None, None, :], (ROWS, P, 128)))
+        v = v.to(tl.float32) + bias
+        weight = tl.exp2((v - tl.max(v, 1)[:, None, :]) * entry.LOG2E)
+        total = tl.sum(k.to(tl.float32) * weight, 1)
+        mass = tl.sum(weight, 1)
         # Exact products of bf16 values, summed in fp32.
-        x = tl.dot(tl.div_rn(total, mass).to(tl.bfloat16), signs) * entry.ROOT
+        x = tl.dot((total / mass).to(tl.bfloat16), signs) * entry.ROOT
         x = x.to(tl.bfloat16).to(tl.float32)
-        scale = entry.scale_of(tl.max(tl.maximum(tl.abs(x), entry.FLOOR, propagate_nan=entry.ALL), 1), ROUND_SCALE)
+        scale = entry.scale_of(tl.maximum(tl.max(tl.abs(x), 1), entry.FLOOR), ROUND_SCALE)
         z = entry.scaled(x, scale[:, None], ROUND_SCALE)
         if NATIVE:
             code = entry.encode_natively(z)
         else:
             code = entry.encode(z, True).to(tl.uint8)
         if WRITE:
-            slot = tl.load(loc + pool, mask=keep, other=0)
             page, token = slot // PAGE, slot % PAGE
             if PRESHUFFLED:
-                at = (token // 16 * 2048 + token % 16 * 16)[:, None] + (d // 16 * 256 + d % 16)[None, :]
+                at = (token // 16 * 2048 + token % 16 * 16)[:, None] + (wide // 16 * 256 + wide % 16)[None, :]
             else:
-                at = (token * 128)[:, None] + d[None, :]
+                at = (token * 128)[:, None] + wide[None, :]
             tl.store(kv_cache + (page * page_bytes)[:, None] + at, code, mask=inside)
             tl.store(scales + page * (page_bytes // 4) + PAGE * 32 + token, scale, mask=keep)
         if codes is not None:
-            tl.store(codes + pool.to(tl.int64)[:, None] * 128 + d[None, :], code, mask=inside)
+            tl.store(codes + pool.to(tl.int64)[:, None] * 128 + wide[None, :], code, mask=inside)
             tl.store(code_scales + pool, scale, mask=keep)
 
 
@@ -144,8 +143,8 @@ class Tiles:
         tile = self.tile or plan.TILES[constants["P"]]
         made = plan.tiles(tensors["pools"], tile, where)
         native = entry.native_fp8(tensors["ape"].device)
-        shape = {"ROWS": made.rows, "CHUNK": tile.chunk, "NATIVE": native}
-        # Pipelining would hold every load of a tile in shared memory.
+        shape = {"ROWS": made.rows, "HOIST": tile.hoist, "NATIVE": native}
+        # Pipelining would put every load of a tile into shared memory: slower in each form tried.
         options = {"num_warps": made.warps, "num_stages": 1}
         launch(compress_tile_kernel, (made.programs,), tensors, constants | shape, **options)
 
