@@ -229,7 +229,7 @@ class Progress:
     def line(self, line: str) -> None:
         """Take one line of asv's output."""
         found = PERCENT.search(line)
-        if not found:
+        if not found or "For parameters" in line:
             return
         percent, words = float(found[1]), found[2].strip(" ·•").rstrip(":")
         if words.startswith("Setting up "):
@@ -243,7 +243,7 @@ class Progress:
 
 
 def summary(results: Path, commits: list[repository.Commit]) -> list[dict[str, Any]]:
-    """A row a commit: how many (op, case, implementation) ended in which state, from the sidecars."""
+    """A row a commit: how many rows of ops and of twins ended in which state, from the sidecars."""
     rows = []
     for commit in commits:
         last: dict[tuple[str, ...], dict[str, Any]] = {}
@@ -255,13 +255,15 @@ def summary(results: Path, commits: list[repository.Commit]) -> list[dict[str, A
             except (ValueError, KeyError, TypeError):
                 continue
             last[key] = one
-        states = Counter(one["state"] for one in last.values())
+        states = Counter(one["state"] for one in last.values() if one.get("role") != "twin")
+        twins = Counter(one["state"] for one in last.values() if one.get("role") == "twin")
         bad = [o for o in last.values() if o.get("role") == "op" and o["state"] not in ("ok", "unsupported here")]
         rows.append(
             {
                 "commit": commit.hash,
                 "subject": commit.subject,
                 "states": dict(states),
+                "twins": dict(twins),
                 "bad": [{k: o[k] for k in ("op", "case", "impl", "state", "reason")} for o in bad],
             }
         )
@@ -271,13 +273,19 @@ def summary(results: Path, commits: list[repository.Commit]) -> list[dict[str, A
 def print_summary(rows: list[dict[str, Any]]) -> None:
     """The summary for people."""
     for row in rows:
-        states = ", ".join(f"{n} {state}" for state, n in sorted(row["states"].items())) or "not run"
-        print(f"{row['commit'][:10]}  {printable(row['subject'])[:60]:<60}  {states}")
+        print(f"{row['commit'][:10]}  {printable(row['subject'])[:60]:<60}  {counted(row['states'])}")
+        if row["twins"]:
+            print(f"{'':10}  {'':<60}  twins: {counted(row['twins'])}")
         for one in row["bad"][:5]:
             words = printable(one["reason"]).strip()[:140]
             print(f"            {one['op']} {one['case']} {one['impl']}: {one['state']}: {words}")
         if len(row["bad"]) > 5:
             print(f"            and {len(row['bad']) - 5} more")
+
+
+def counted(states: dict[str, int]) -> str:
+    """`287 ok, 1 wrong result`."""
+    return ", ".join(f"{n} {state}" for state, n in sorted(states.items(), key=lambda pair: -pair[1])) or "not run"
 
 
 def printable(text: str) -> str:
