@@ -64,7 +64,7 @@ def run(given: argparse.Namespace) -> int:
         )
         return NOTHING
     if not Path(given.config).is_file():
-        print(f"ascend-perf run: no {given.config} here; `ascend-perf init` writes one", file=sys.stderr)
+        print(f"ascend-perf run: no {given.config} here; run it from the folder of your project, or name it with --config", file=sys.stderr)
         return USAGE
     results = results_folder(given.config)
     try:
