@@ -64,7 +64,8 @@ def run(given: argparse.Namespace) -> int:
         )
         return NOTHING
     if not Path(given.config).is_file():
-        print(f"ascend-perf run: no {given.config} here; run it from the folder of your project, or name it with --config", file=sys.stderr)
+        words = f"no {given.config} here; run it from the folder of your project, or name it with --config"
+        print(f"ascend-perf run: {words}", file=sys.stderr)
         return USAGE
     results = results_folder(given.config)
     try:
