@@ -26,7 +26,6 @@ import functools
 import torch
 
 from ..harness import check
-from ..harness.launch import recorded
 from ..harness.spec import Arguments, Case
 from . import scenario
 
@@ -104,13 +103,6 @@ def arguments(
         "target_predict": model.predictions,
         "page_size": page_size,
     }
-
-
-def launches(topk: int, steps: int, page_size: int) -> int:
-    """Host launches of one step, counted."""
-    with recorded() as seen:
-        decode_step(**arguments(1, topk, steps, page_size))
-    return len(seen)
 
 
 def bytes_moved(a: Arguments) -> int:

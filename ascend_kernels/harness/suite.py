@@ -123,7 +123,8 @@ def wanted(case: str, impl: str) -> bool:
 def _modelled_metrics() -> dict[str, str]:
     from ascend_model import METRICS
 
-    return {name: f"{metric.unit} (modelled)" for name, metric in METRICS.items()}
+    units = {name: f"{metric.unit} (modelled)" for name, metric in METRICS.items()}
+    return {**units, "launches": "launches (modelled)"}
 
 
 def _suite(kind: str, op: Op, cases: list[str], metrics: dict[str, str], module: str) -> type:
@@ -219,7 +220,7 @@ def _model_entry(op: Op, case: str, impl: str) -> dict[str, Any]:
     for done in runner.simulations:
         _keep_code(done.compiled)
     if verdict.ok:
-        entry["values"] = combined(runner.simulations)
+        entry["values"] = {**combined(runner.simulations), "launches": len(runner.simulations)}
     return entry
 
 
