@@ -29,7 +29,6 @@ from .spec import (
     PlanError,
     Unsupported,
     exact,
-    first_difference,
 )
 
 RED = 4096  # bytes of red zone on either side; a multiple of every alignment in use
@@ -277,6 +276,3 @@ def _state_of(error: Exception) -> tuple[str, str]:
     if isinstance(error, torch.OutOfMemoryError):
         return UNSUPPORTED, f"out of device memory: {error}"
     return CRASHED, words
-
-
-__all__ = ["Verdict", "compare", "differ", "first_difference", "guard", "poisoned_allocations", "run", "verify"]

@@ -130,7 +130,6 @@ class Op:
     compare:         how an output is judged: exact, within(...), or a function of its own
     bytes_moved:     arguments -> bytes the job must read and write at least, on any implementation
     torch_form:      what a user without the kernel would write with torch; the measured baseline
-    timed_cases:     derived: ids of the cases worth a timing
     """
 
     name: str

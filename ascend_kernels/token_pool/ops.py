@@ -8,16 +8,12 @@ from .assign_draft_cache_locs import assign_draft_cache_locs
 from .assign_extend_cache_locs import assign_extend_cache_locs
 from .assign_req_to_token_pool import assign_req_to_token_pool
 
-
-def _span_bytes(arguments) -> int:
-    metadata = [arguments[n] for n in ("req_pool_indices", "start_offset", "end_offset")]
-    values = arguments["out_cache_loc"]
-    copied = values.numel() * (values.element_size() + arguments["req_to_token"].element_size())
-    return copied + sum(m.numel() * m.element_size() for m in metadata)
+METADATA = ("req_pool_indices", "start_offset", "end_offset", "seq_lens")
 
 
-def _draft_bytes(arguments) -> int:
-    metadata = [arguments[n] for n in ("req_pool_indices", "seq_lens")]
+def _copied_bytes(arguments) -> int:
+    """Each value read once and written once, each metadata tensor of the op read once."""
+    metadata = [arguments[name] for name in METADATA if name in arguments]
     values = arguments["out_cache_loc"]
     copied = values.numel() * (values.element_size() + arguments["req_to_token"].element_size())
     return copied + sum(m.numel() * m.element_size() for m in metadata)
@@ -34,7 +30,7 @@ ROWS = (
         writes=("req_to_token",),
         implementations=("derived",),
         twins=twins.ASSIGN,
-        bytes_moved=_span_bytes,
+        bytes_moved=_copied_bytes,
     ),
     Op(
         name="assign_extend_cache_locs",
@@ -45,7 +41,7 @@ ROWS = (
         cases=cases.EXTEND,
         writes=("out_cache_loc",),
         implementations=("derived",),
-        bytes_moved=_span_bytes,
+        bytes_moved=_copied_bytes,
     ),
     Op(
         name="assign_draft_cache_locs",
@@ -56,6 +52,6 @@ ROWS = (
         cases=cases.DRAFT,
         writes=("out_cache_loc",),
         implementations=("derived",),
-        bytes_moved=_draft_bytes,
+        bytes_moved=_copied_bytes,
     ),
 )
