@@ -155,7 +155,8 @@ const perf = (() => {
     search.addEventListener("input", apply);
     form.addEventListener("change", apply);
     form.addEventListener("submit", (event) => event.preventDefault());
-    form.addEventListener("reset", () => setTimeout(apply));
+    // The button's own reset comes after its click; rows must be right before the next key.
+    document.getElementById("clear").addEventListener("click", (event) => { event.preventDefault(); form.reset(); apply(); });
     for (const pick of document.querySelectorAll("[data-pick]")) {
       pick.addEventListener("click", () => {
         const select = selects.find((one) => one.dataset.filter === "state");
