@@ -71,9 +71,9 @@ class Problem:
 class Detail:
     """What the sidecar says of one series at one commit.
 
-    `pipes` holds cycles of a modelled launch: `busy` by pipe, `stalls` by cause.  Of a measured one, `device` holds
-    the state of the device `before` and `after` and the `marks` of what changed, and `again` how far two timings
-    of the same implementation lay apart in this run, by metric.
+    `pipes` holds cycles of a modelled launch: `busy` by pipe, `stalls` by cause.  Of a measured one, `device`
+    holds the state of the device `before` and `after` and the `marks` of what changed, and `again` how far two
+    timings of the same implementation lay apart in this run, by metric.
     """
 
     reason: str = ""
