@@ -64,8 +64,8 @@ FORMATS = ("text", "markdown", "json", "junit", "github")
 # A comment on a pull request holds 65 536 characters.
 MOST_ROWS = 40
 
-# One point alone has to be this many standard deviations off.
-ALONE = 4.0
+# One point alone has to be this many standard deviations off; the fewer points they are estimated from, the more.
+ALONE, ALONE_OF_FEW = 4.0, 2.0
 # Where spikes are more common than this, one point alone proves nothing.
 SPIKY = 0.01
 # One point alone proves nothing either where a run of so many series has more than this many spikes by chance.
@@ -377,7 +377,7 @@ def _single(
         return (SUSPECT, level, size, words) if bad else None
     noise = estimate_noise(points[None])
     deviation = float(noise.sigma[0]) * math.sqrt(1 + 1 / level_points.size)
-    if abs(new - level) < ALONE * deviation:
+    if abs(new - level) < ALONE * (1 + ALONE_OF_FEW / points.size) * deviation:
         return None
     off = f"{abs(new - level) / deviation:.1f} standard deviations off"
     if noise.spikes[0] > max(SPIKY, 1.5 / (points.size + 50)):
