@@ -1,7 +1,8 @@
 """What ascend-perf uses of torch_npu, on a machine without an NPU; names and results follow its documentation.
 
 `FAKE_NPU` (JSON) says what is wrong with it: {"available": false}, {"events": false}, {"vector_core_num": 0},
-{"kernels": ["Add", ...]} a call, {"profiler": "no table" | "odd" | "columns" | "missing"}, {"init": "words"}.
+{"profiler": "no table" | "odd" | "columns" | "missing"}, {"init": "words"},
+{"adds": 1} where tensors are to be had.
 """
 
 import json
@@ -89,3 +90,7 @@ except RuntimeError:
     pass
 torch.npu = npu
 sys.modules["torch.npu"] = npu
+
+if "adds" in SAID:  # tensors "on the NPU" of a process that only asks what there is
+    _ones = torch.ones
+    torch.ones = lambda *size, device=None, **more: _ones(*size, **more) * SAID["adds"]
