@@ -70,25 +70,15 @@ def measure(
     require_events(module, place)
     sets = _input_sets(arguments, device.tensors(place), module)
     for call in calls.values():
-        for _ in range(2):
-            call(**sets[0])
-    module.synchronize()
+        _compile(call, sets[0], module)
     compiled = compile_count()
-    number = {name: _calls_for(call, sets[:1], place, module) for name, call in calls.items()}
-    warm = {name: _region(call, sets[:1], number[name], place, module) for name, call in calls.items()}
-    cold = {name: _region(call, sets, max(number[name], len(sets)), place, module) for name, call in calls.items()}
-    samples: dict[str, dict[str, list[float]]] = {n: {"warm": [], "cold": [], "host": []} for n in calls}
+    ready = {name: Prepared(call, sets, place, module) for name, call in calls.items()}
+    samples: dict[str, list[tuple[float, float, float]]] = {name: [] for name in calls}
     names = list(calls)
     for turn in range(rounds):
         # Another one goes first every round: the first finds the device idle and its clock low.
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            call = calls[name]
-            samples[name]["warm"].append(warm[name].sample())
-            samples[name]["cold"].append(cold[name].sample())
-            module.synchronize()
-            begin = time.perf_counter()
-            call(**sets[0])
-            samples[name]["host"].append((time.perf_counter() - begin) * 1e6)
+            samples[name].append(ready[name].sample())
     module.synchronize()
     if compile_count() != compiled:
         raise TimingError("a kernel was compiled inside a timed region; its samples mean nothing")
@@ -97,16 +87,48 @@ def measure(
         name: _profiled(call, sets[0], module) if place == "npu" else ((), ()) for name, call in calls.items()
     }
     return {
-        name: Timing(
-            tuple(s["warm"]),
-            tuple(s["cold"]),
-            tuple(s["host"]),
-            number[name],
-            warm[name].graph is not None,
-            *profiled[name],
-        )
-        for name, s in samples.items()
+        name: Timing(*zip(*taken), ready[name].number, ready[name].by_graph, *profiled[name])
+        for name, taken in samples.items()
     }
+
+
+def _compile(call: Callable[..., Any], inputs: Arguments, module: Any) -> None:
+    for _ in range(2):
+        call(**inputs)
+    module.synchronize()
+
+
+def prepare(call: Callable[..., Any], arguments: Arguments, place: str) -> Prepared:
+    """One call, compiled and ready to give samples, for a schedule of the caller's own."""
+    module = device.module(place)
+    require_events(module, place)
+    sets = _input_sets(arguments, device.tensors(place), module)
+    _compile(call, sets[0], module)
+    return Prepared(call, sets, place, module)
+
+
+class Prepared:
+    """A call with its regions: one input set warm, all of them cold.  number: calls in a device sample."""
+
+    def __init__(self, call: Callable[..., Any], sets: list[Arguments], place: str, module: Any) -> None:
+        self.number = _calls_for(call, sets[:1], place, module)
+        self._warm = _region(call, sets[:1], self.number, place, module)
+        self._cold = _region(call, sets, max(self.number, len(sets)), place, module)
+        self._once = lambda: call(**sets[0])
+        self._module = module
+
+    @property
+    def by_graph(self) -> bool:
+        """Whether the calls were captured in a graph."""
+        return self._warm.graph is not None
+
+    def sample(self) -> tuple[float, float, float]:
+        """Microseconds of one call: warm, cold, host."""
+        warm, cold = self._warm.sample(), self._cold.sample()
+        self._module.synchronize()
+        begin = time.perf_counter()
+        self._once()
+        return warm, cold, (time.perf_counter() - begin) * 1e6
 
 
 def require_events(module: Any, place: str) -> None:
