@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ascend_kernels.harness.launch import launch
+from ascend_kernels.harness.launch import GRID_LIMIT, launch
 
 BLOCK = 128
 
@@ -43,11 +44,18 @@ def _spans(into: bool) -> Callable[..., None]:
     return call
 
 
+def _go(kernel: Any, grid: tuple[int, ...], args: dict[str, Any], constants: dict[str, Any]) -> None:
+    if math.prod(grid) > GRID_LIMIT:  # which the obvious kernel knows nothing of
+        kernel[grid](*args.values(), **constants)
+    else:
+        launch(kernel, grid, args, constants)
+
+
 def gather(x, indices, bin_ids, weights, bins, padded_bins, top_k, output_rows=None, validate=False):
     out = torch.zeros(output_rows or int(padded_bins[-1]), x.shape[1], dtype=x.dtype, device=x.device)
     size = moe.block(x.shape[1])
     args = {"x": x, "i": indices, "e": bin_ids, "b": bins, "p": padded_bins, "out": out}
-    moe.plain_gather[moe.grid(len(indices))](*args.values(), **{"K": top_k, "H": x.shape[1], "B": size})
+    _go(moe.plain_gather, moe.grid(len(indices)), args, {"K": top_k, "H": x.shape[1], "B": size})
     return out
 
 
@@ -55,7 +63,7 @@ def scatter(x, indices, bin_ids, weights, bins, padded_bins, top_k, validate=Fal
     hidden, size = x.shape[1], moe.block(x.shape[1])
     out = torch.empty(len(indices) // top_k, top_k, hidden, dtype=x.dtype, device=x.device)
     args = {"x": x, "i": indices, "e": bin_ids, "w": weights, "b": bins, "p": padded_bins, "out": out}
-    moe.plain_scatter[moe.grid(len(indices))](*args.values(), **{"H": hidden, "B": size})
+    _go(moe.plain_scatter, moe.grid(len(indices)), args, {"H": hidden, "B": size})
     return out.sum(1) if top_k > 1 else out[:, 0]
 
 
@@ -63,7 +71,7 @@ def wgrad(x, grad, indices, bin_ids, bins, padded_bins, top_k, dtype=None, valid
     out = torch.empty(len(indices), dtype=dtype or x.dtype, device=x.device)
     args = {"x": x, "g": grad, "i": indices, "e": bin_ids, "b": bins, "p": padded_bins, "out": out}
     constants = {"K": top_k, "H": x.shape[1], "B": moe.block(x.shape[1])}
-    moe.plain_wgrad[moe.grid(len(indices))](*args.values(), **constants)
+    _go(moe.plain_wgrad, moe.grid(len(indices)), args, constants)
     return out
 
 
