@@ -14,7 +14,7 @@ NAMES = itertools.count()
 FILES = {
     "__init__.py": "",
     "family/__init__.py": "",
-    "family/op.py": "from . import plan\nfrom ..shared import helper\n\ndef call(**_):\n    return helper.double(1)\n",
+    "family/op.py": "from . import plan\nfrom ..shared import helper\ndef call(**_):\n    return helper.double(1)\n",
     "family/plan.py": "GRID = 48\n",
     "family/rows.py": "TOLERANCE = 0\n",
     "family/reference.py": "def reference(**_):\n    from {package}.late import find\n    return find()\n",
@@ -52,8 +52,8 @@ def package(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "file",
-    ["family/op.py", "family/plan.py", "family/rows.py", "family/reference.py", "shared/helper.py", "shared/deep.py",
-     "late.py", "cases.py"],
+    ["family/op.py", "family/plan.py", "family/rows.py", "family/reference.py", "shared/helper.py",
+     "shared/deep.py", "late.py", "cases.py"],
 )  # fmt: skip
 def test_an_edit_of_what_it_is_made_of_is_seen(package, file):
     root, digest = package
