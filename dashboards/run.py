@@ -42,7 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--compiler", action="append", help="ascendnpu-ir version (repeatable); another is another series"
     )
-    parser.add_argument("--cases", choices=("quick", "timed", "all"), help="cases the model runs (default: quick)")
+    parser.add_argument(
+        "--cases", choices=("quick", "timed", "all", "everything"), help="cases the model runs (default: quick)"
+    )
     parser.add_argument("--ops", help="only these ops, comma-separated")
     parser.add_argument("--bench", action="append", help="only benchmarks that match (as asv's --bench)")
     parser.add_argument("--force", action="store_true", help="measure again what is measured already")

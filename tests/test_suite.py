@@ -163,11 +163,23 @@ def test_only_named_ops_are_prepared(monkeypatch):
     assert [op.name for op in suite.Family("token_pool", OPS).rows()] == ["assign_draft_cache_locs"]
 
 
-@pytest.mark.parametrize("which", ["quick", "timed", "all"])
+@pytest.mark.parametrize("which", ["quick", "timed", "all", "everything"])
 def test_cases_of_the_model(monkeypatch, which):
     monkeypatch.setenv("ASCEND_PERF_CASES", which)
-    wanted = {"quick": OP.quick_cases(), "timed": OP.timed_cases(), "all": list(OP.cases)}
-    assert suite.modelled_cases(OP) == wanted[which]
+    moe = OPS["padded_gather"]
+    assert moe.cases["16384x1024-e8-k4"].large and not moe.cases["16384x2-e8-k4"].large
+    for op in (OP, moe):
+        wanted = {"quick": op.quick_cases(), "timed": op.timed_cases()}.get(which, list(op.cases))
+        small = [name for name in wanted if which == "everything" or not op.cases[name].large]
+        assert suite.modelled_cases(op) == small
+    monkeypatch.setenv("ASCEND_PERF_CASE", "16384x1024-e8-k4")
+    assert "16384x1024-e8-k4" in suite.modelled_cases(moe), "a case that is asked for by name"
+
+
+def test_a_set_of_cases_that_is_none(monkeypatch):
+    monkeypatch.setenv("ASCEND_PERF_CASES", "fast")
+    with pytest.raises(ValueError, match="expected one of quick, timed, all, everything"):
+        suite.modelled_cases(OP)
 
 
 class TestHandingOut:

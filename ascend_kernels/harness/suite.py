@@ -35,6 +35,7 @@ MEASURED = {
     "device_time_cold": ("cold", "device time, inputs beyond L2"),
     "host_time": ("host", "host time until the call returns"),
 }
+CASE_SETS = ("quick", "timed", "all", "everything")
 VERSION = "1"  # of every benchmark; raised by hand when a number stops meaning what it meant
 
 
@@ -42,7 +43,7 @@ VERSION = "1"  # of every benchmark; raised by hand when a number stops meaning 
 class Family:
     """The ops of one family, as asv suites: `Modelled<Op>` and, where there is a device, `Measured<Op>`.
 
-    cases: "quick", "timed" or "all" (`ASCEND_PERF_CASES`); modelled suites use the quick cases by default.
+    Which cases the model runs is up to `modelled_cases`.
     """
 
     name: str
@@ -107,11 +108,19 @@ def suite_name(kind: str, op: Op) -> str:
 
 
 def modelled_cases(op: Op) -> list[str]:
-    """Ids of the cases the model runs: `ASCEND_PERF_CASES` = quick (default), timed or all."""
+    """Ids of the cases the model runs: `ASCEND_PERF_CASES` = quick (default), timed, all, or everything.
+
+    Only the last one has the large cases.
+    """
     which = os.environ.get("ASCEND_PERF_CASES", "quick")
-    if which == "all":
-        return list(op.cases)
-    found = op.timed_cases() if which == "timed" else op.quick_cases()
+    if which not in CASE_SETS:
+        raise ValueError(f"ASCEND_PERF_CASES={which!r}: expected one of {', '.join(CASE_SETS)}")
+    if which == "quick":
+        found = op.quick_cases()
+    else:
+        found = op.timed_cases() if which == "timed" else list(op.cases)
+    if which != "everything":
+        found = [name for name in found if not op.cases[name].large]
     one = os.environ.get("ASCEND_PERF_CASE")
     return [*found, one] if one in op.cases and one not in found else found
 
