@@ -84,6 +84,8 @@ class Paths:
             return True
         if self.tried >= TRIES and 2 * self.repeated < self.tried:
             return False
+        if not self.tree and self.programs > 1:
+            return False  # too long to keep, or not clean
         return self.repeated > 0 or self.steps // self.programs * left >= LEAST
 
     def keep(self, path: Sequence[Any], record: Record) -> None:
