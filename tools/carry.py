@@ -69,9 +69,8 @@ def pack(given: argparse.Namespace) -> None:
     if not given.no_wheels:
         wheels(folder / "wheels", given.python, given.machine)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    print(
-        f"{folder}: {len(kept)} {'commit' if len(kept) == 1 else 'commits'}, {size / (1 << 20):.0f} MiB; there: {folder.name}/run.sh OUT"
-    )
+    count = f"{len(kept)} commit{'' if len(kept) == 1 else 's'}"
+    print(f"{folder}: {count}, {size / (1 << 20):.0f} MiB; there: {folder.name}/run.sh OUT")
 
 
 def git(*arguments: str) -> str:
