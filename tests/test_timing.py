@@ -7,13 +7,12 @@ import importlib
 import json
 import os
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
 
-from ascend_kernels.harness import device, dry, isolated, profiler, suite, timing
+from ascend_kernels.harness import device, dry, profiler, suite, timing
 from ascend_kernels.harness.spec import CRASHED, OK, UNSUPPORTED
 from ascend_kernels.registry import OPS
 
@@ -197,44 +196,6 @@ def test_without_a_device_nothing_is_measured(monkeypatch, tmp_path):
     monkeypatch.setenv("ASCEND_PERF_OPS", "nothing")
     assert suite.Family("token_pool", OPS).prepare() == {}
     assert not any(name.startswith("Measured") for name in suite.Family("token_pool", OPS).suites("bench"))
-
-
-# ---- jobs in processes of their own
-
-
-def work(job):
-    if job == "die":
-        os.kill(os.getpid(), 9)
-    if job == "leave":
-        os._exit(3)
-    if job == "sleep":
-        time.sleep(60)
-    if job == "last":
-        raise isolated.LastJob("last words")
-    return job, os.getpid()
-
-
-@pytest.mark.parametrize(
-    "bad, words",
-    [("die", "SIGKILL"), ("leave", "ended with 3"), ("sleep", "no end after 1 s"), ("last", "")],
-)
-def test_what_a_job_takes_with_it(bad, words):
-    found = list(isolated.each(["a", "b", bad, "c", "d"], work, seconds=1))
-    assert [job for job, _, _ in found] == ["a", "b", bad, "c", "d"]
-    outcomes = {job: (outcome, reason) for job, outcome, reason in found}
-    assert outcomes["a"][0][1] == outcomes["b"][0][1] != outcomes["c"][0][1] == outcomes["d"][0][1]
-    assert os.getpid() not in (outcomes["a"][0][1], outcomes["c"][0][1])
-    if bad == "last":
-        assert outcomes[bad] == ("last words", "")
-    else:
-        assert outcomes[bad][0] is None and words in outcomes[bad][1]
-
-
-def test_three_deaths_in_a_row_end_it():
-    found = list(isolated.each(["a", "die", "die", "die", "b", "c"], work))
-    assert [reason.split(":")[0] for _, _, reason in found][4:] == ["not tried", "not tried"]
-    found = list(isolated.each(["die", "die", "a", "die", "die", "b"], work))
-    assert found[2][1] and found[5][1]  # never three in a row
 
 
 # ---- torch_npu
