@@ -5,7 +5,6 @@ Their clocks are moved by hand, so every time has one right value.
 
 import importlib
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -79,6 +78,57 @@ def test_inputs_keep_strides_and_are_copied(pretend):
     assert all(x.stride() == (10, 1) and torch.equal(x, given["x"]) for x in seen)
     assert base.data_ptr() not in {x.untyped_storage().data_ptr() for x in seen}
     assert len({x.data_ptr() for x in seen}) >= 2  # cold goes through several sets
+
+
+def test_cold_goes_round_inputs_that_together_exceed_twice_the_cache(pretend, monkeypatch):
+    facts = pretend.get_device_properties()
+    facts.L2_cache_size = 10_000
+    monkeypatch.setattr(pretend, "get_device_properties", lambda _=0: facts, raising=False)
+    seen = []
+
+    def call(x):
+        seen.append(x.data_ptr())
+        pretend.spend(100)
+
+    timing.measure({"a": call}, {"x": torch.zeros(500)}, "dry", rounds=1)
+    assert len(set(seen)) * 500 * 4 >= 2 * 10_000
+    assert len(set(seen[:2])) == 1  # compiled on the warm set
+
+
+@pytest.mark.parametrize("how", ["no graphs", "capture fails"])
+def test_without_a_graph_the_calls_queue_behind_a_backlog(pretend, monkeypatch, how):
+    slept = []
+    monkeypatch.setattr(pretend, "_sleep", slept.append, raising=False)
+    if how == "no graphs":
+        monkeypatch.setattr(pretend, "CUDAGraph", None, raising=False)
+    else:
+
+        def fails(_):
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+        monkeypatch.setattr(pretend, "graph", fails, raising=False)
+    found = timing.measure({"a": taking(40.0, pretend)}, {}, "dry", rounds=3)["a"]
+    assert not found.by_graph and found.warm == pytest.approx([40.0 + dry.EVENT_US / found.number] * 3)
+    assert len(slept) >= 6  # a warm and a cold sample each round
+
+
+def test_out_of_memory_while_capturing_is_not_taken_for_a_call_without_a_graph(pretend, monkeypatch):
+    def fails(_):
+        raise torch.OutOfMemoryError("by hand")
+
+    monkeypatch.setattr(pretend, "graph", fails, raising=False)
+    with pytest.raises(torch.OutOfMemoryError):
+        timing.measure({"a": taking(40.0, pretend)}, {}, "dry", rounds=1)
+
+
+def test_host_time_begins_with_the_device_idle_and_waits_for_nothing(pretend, monkeypatch):
+    order = []
+    monkeypatch.setattr(pretend, "synchronize", lambda: order.append("wait"), raising=False)
+    ready = timing.prepare(lambda: order.append("call"), {}, "dry")
+    order.clear()
+    monkeypatch.setattr(ready._warm, "calls", lambda: None)
+    ready.sample()
+    assert order[-2:] == ["wait", "call"]
 
 
 # ---- the suite on a device
