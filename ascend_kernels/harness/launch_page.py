@@ -37,7 +37,7 @@ def page(
     """The page of forms that were executed.
 
     groups: forms to show side by side, the one before first.  comparisons: of each group, its first form with each
-    later one.  traces: Chrome trace by `id` of a form, None where it was too long.  folder: shown paths start here.
+    later one.  traces: Chrome trace by `id` of a form, None where it was too long.  folder: paths start here.
     """
     body = [
         part for at, (group, compared) in enumerate(zip(groups, comparisons, strict=True))
