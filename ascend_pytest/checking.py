@@ -14,6 +14,7 @@ import torch
 import ascend_model
 from ascend_model import explain, toolchain
 from ascend_model.outputs import as_tensor, beyond, bits, difference
+from ascend_model.simulate import MAX_OPS
 from ascend_model.source import line_of, shortened
 
 KINDS = (
@@ -132,10 +133,16 @@ class Ascend:
                 continue
             given = _copies(named)
             done = ascend_model.simulate(
-                kernel, grid, given, constants, target=target or self.target, compiler=compiler or None,
-                timeout=timeout, keep_numbers=any(one.startswith("out of bounds") for one in allow),
-                **({"max_ops": max_ops} if max_ops else {}),
-            )  # fmt: skip
+                kernel,
+                grid,
+                given,
+                constants,
+                target=target or self.target,
+                compiler=compiler or None,
+                max_ops=max_ops or MAX_OPS,
+                keep_numbers=any(one.startswith("out of bounds") for one in allow),
+                timeout=timeout,
+            )
             version = compiler or toolchain.default_version()
             wrong = _wrong(done, kernel, allow)
             if not wrong and expected is not None:

@@ -23,8 +23,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ascend_model.compile import Compiled
-from dashboards import cli
 from ascend_model.markup import LIMIT
+from dashboards import cli
 from dashboards.pages import build, data, event, example, kernel, markup, serve, source
 from dashboards.pages.view import slug
 from dashboards.series import STATES

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,8 @@ TRACED_OPS = 400_000
 class Form:
     """One kernel, compiled by one compiler and executed once.
 
-    written: names of the tensors it changed.  done: the `ascend_model.Simulation`.
+    written: names of the tensors it changed.  done: the `ascend_model.Simulation`.  lines: the source as it was
+    then, where the files may have changed since.
     """
 
     what: str
@@ -26,6 +27,7 @@ class Form:
     launch: Launch
     done: Any
     written: tuple[str, ...] = ()
+    lines: Callable[[str, int], str] | None = field(default=None, compare=False)
 
     @property
     def numbers(self) -> dict[str, int]:
@@ -97,8 +99,11 @@ def compare(before: Form, after: Form, relative: float = 0.0, absolute: float = 
     import math
 
     from ascend_model.explain import Side, explain
+    from ascend_model.source import line_of
 
-    sides = [Side(form.done.compiled, math.prod(form.launch.grid)) for form in (before, after)]
+    sides = [
+        Side(form.done.compiled, math.prod(form.launch.grid), form.lines or line_of) for form in (before, after)
+    ]
     return Comparison(before, after, _outputs(before, after, relative, absolute), explain(*sides))
 
 

@@ -153,7 +153,7 @@ def _file(given: argparse.Namespace, compilers: Sequence[str]) -> int:
         _save(given.html, page(groups, comparisons, traces, folder=os.getcwd()))
     if given.json:
         rows = [
-            _form_row(form, comparison)
+            form_row(form, comparison)
             for group, compared in zip(groups, comparisons, strict=True)
             for form, comparison in zip(group, [None, *compared], strict=True)
         ]
@@ -254,7 +254,8 @@ def _first(message: str) -> str:
     return plain(next(iter(message.splitlines()), ""), 400)
 
 
-def _form_row(form: Form, comparison: Comparison | None) -> dict[str, Any]:
+def form_row(form: Form, comparison: Comparison | None) -> dict[str, Any]:
+    """One form as JSON gives it, with what it is compared to."""
     file, _, name = form.what.rpartition(":")
     named = {"op": name, "case": "", "impl": file}
     row = _row(named, form.target, form.compiler, form.done.status, form.done.message, [form.done])

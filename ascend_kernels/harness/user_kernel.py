@@ -10,10 +10,12 @@ import math
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from ascend_model.lower import forget_namesakes
 
 from .launch import GRID_LIMIT, Launch
 
@@ -76,6 +78,36 @@ def grid_sizes(grid: str) -> tuple[int, ...]:
 _LOADED: dict[str, tuple[int, ModuleType]] = {}
 
 
+def forget(files: Iterable[str]) -> None:
+    """Import these files anew the next time; what imported them from elsewhere keeps what it has."""
+    for file in files:
+        _LOADED.pop(file, None)
+    for name, module in list(sys.modules.items()):
+        if getattr(module, "__file__", None) in files:
+            del sys.modules[name]
+
+
+def imported_with(file: str) -> set[str]:
+    """The file, and the modules from its folder or below that are imported now."""
+    real = os.path.realpath(file)
+    folder = os.path.dirname(real) + os.sep
+    found = {real}
+    for module in list(sys.modules.values()):
+        one = getattr(module, "__file__", None)
+        if one and one.startswith(folder) and one.endswith(".py") and "site-packages" not in one:
+            found.add(one)
+    return found
+
+
+def check_values(args: list[str], constants: list[str], grid: str) -> None:
+    """UsageError for what cannot be right for any kernel."""
+    grid_sizes(grid)
+    for text in args:
+        _argument(*_pair(text), 0)
+    for text in constants:
+        _pair(text)
+
+
 def load_kernel(file: str, name: str) -> Any:
     """The `@triton.jit` function `name` of a file.  Raises UsageError saying what is wrong with the file."""
     module = load_module(file)
@@ -111,8 +143,10 @@ def load_module(file: str) -> ModuleType:
     module.__file__ = real
     # Modules beside the file are found here and by the compiler's process, as when the file itself is run.
     folder = os.path.dirname(real)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    if folder in sys.path:
+        sys.path.remove(folder)
+    sys.path.insert(0, folder)
+    forget_namesakes(folder)
     sys.modules[name] = module
     said = io.StringIO()
     try:
@@ -149,10 +183,10 @@ def _ended(file: str, real: str, error: SystemExit, said: str) -> str:
 
 def _why_not(file: str, real: str, error: Exception) -> str:
     if isinstance(error, SyntaxError):
-        where = f"line {error.lineno}" if error.lineno else "some line"
+        where = f", line {error.lineno}," if error.lineno else ""
         of = file if error.filename in (real, None) else error.filename
         text = (error.text or "").strip()[:120]
-        return f"{of}, {where}, is not Python: {error.msg}{f': `{text}`' if text else ''}"
+        return f"{of}{where} is not Python: {error.msg}{f': `{text}`' if text else ''}"
     if isinstance(error, ModuleNotFoundError):
         hint = "install it, or import it only where it is used"
         if (error.name or "").partition(".")[0] in ("triton", "torch"):
