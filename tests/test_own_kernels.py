@@ -1,6 +1,7 @@
 """`ascend-perf model FILE.py:KERNEL`: two forms, several compilers, advice, the page, and bad input."""
 
 import html.parser
+import itertools
 import json
 import re
 import sys
@@ -318,7 +319,7 @@ def test_the_picture_holds_what_the_trace_does(file, tmp_path, capsys):
     for number, pipe in enumerate(("S", "V", "MTE2", "MTE3")):
         bars = [bar for bar in one.bars if bar.pipe == number and not bar.wait]
         assert sum(bar.works for bar in bars) == done.busy[pipe], pipe
-        assert all(a.end <= b.start for a, b in zip(bars, bars[1:]))
+        assert all(a.end <= b.start for a, b in itertools.pairwise(bars))
     shares = {}
     for share in one.shares:
         if not share.name.startswith("wait"):
