@@ -37,6 +37,7 @@ TO_DO = {
     "unsupported: cube": "it cannot be judged here: only vector kernels are modelled",
     "timed out": "if the compiler is only slow here, raise timeout",
     "missing wait": "nothing in the source asks for this wait: compare compilers, or keep the two accesses apart",
+    "read-modify-write overlap": "give each program whole tiles, or a mask that is a bound: offset < end",
     "write-write race": "let one program write each element, or use an atomic",
     "read-write race": "let no program read what another one writes in the same launch",
 }

@@ -31,7 +31,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def ascend(request: pytest.FixtureRequest) -> Ascend:
     """`ascend.check(kernel, grid, args, constants, expected={"out": tensor})`: compile, execute, fail on what is
     wrong; returns the modelled numbers."""
-    from ascend_pytest.checking import Ascend
 
     def option(name: str) -> str:
         return request.config.getoption(name) or request.config.getini(name)
@@ -39,5 +38,10 @@ def ascend(request: pytest.FixtureRequest) -> Ascend:
     missing = option("ascend_missing")
     if missing not in ("skip", "fail"):
         raise pytest.UsageError(f"ascend_missing = {missing}: expected skip or fail")
+    try:
+        from ascend_pytest.checking import Ascend
+    except ModuleNotFoundError as error:
+        reason = f"{error.name} is not installed here: `pip install 'ascend-perf[model]'`"
+        (pytest.skip if missing == "skip" else pytest.fail)(reason)
     compilers = [one.strip() for one in option("ascend_compilers").split(",") if one.strip()]
     return Ascend(tuple(compilers), option("ascend_target"), missing == "fail")

@@ -265,6 +265,14 @@ def test_without_any_compiler(ran, monkeypatch, option, outcome):
     assert "pip install 'ascend-perf[model]'" in said(result)
 
 
+@pytest.mark.parametrize(("option", "outcome"), [("skip", "skipped"), ("fail", "errors")])
+def test_without_torch(ran, monkeypatch, option, outcome):
+    monkeypatch.setitem(sys.modules, "ascend_pytest.checking", None)
+    result = ran("def test_it(ascend):\n    pass\n", f"--ascend-missing={option}", "-rs")
+    result.assert_outcomes(**{outcome: 1})
+    assert "pip install 'ascend-perf[model]'" in said(result)
+
+
 def test_settings_of_the_project(ran, pytester):
     pytester.makeini(
         "[pytest]\nascend_missing = fail\nascend_compilers = 0.0.9, 0.0.8\nascend_target = Ascend910B3\n"

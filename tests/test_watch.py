@@ -110,7 +110,7 @@ def test_results_are_compared_with_the_last_form_that_ran(watch, files):
     before, after = (form.done.outputs["out"] for form in (changed.before, changed.form))
     assert after[0] == pytest.approx(1.5 * before[0])
     assert difference.startswith(f"out[0] is {after[0]}, before {before[0]} (100 of 128")
-    assert "outputs, to the last form that ran: differ: out[0]" in shown(watch, changed)
+    assert "outputs differ from the last form that ran: out[0]" in shown(watch, changed)
     save(files[0], KERNEL.format(mask=BOUND) + "# nothing\n")
     same = watch.look()
     assert same.comparison.outputs.agree and same.comparison.explanation.cause == "same code"

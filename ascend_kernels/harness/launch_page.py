@@ -175,7 +175,7 @@ def _verdict(form: Form, head: str, first: Form | None) -> Markup:
         ]  # fmt: skip
     else:
         parts.append(tag("p", done.status, class_="big"))
-    if done.status != "ok":
+    if done.status != "ok" and not done.findings:
         parts.append(tag("pre", text(_block(done.message), 6000), class_="message"))
     for finding in done.findings[:20]:
         parts.append(
@@ -309,20 +309,23 @@ def _cells(line: Line) -> Iterable[Markup]:
 def _timelines(
     at: int, group: Sequence[Form], heads: Sequence[str], pictures: Sequence[Picture | None]
 ) -> Iterable[Markup]:
-    scale = max((one.cycles for one in pictures if one is not None), default=0)
-    if not scale:
+    lengths = [one.cycles for one in pictures if one is not None]
+    if not lengths:
         if any(form.done.cycles is not None for form in group):
             yield tag("h3", "Timeline")
             yield tag(
                 "p", "This launch has too many ops to keep them all; a smaller grid gives a picture.", class_="dim"
             )
         return
+    # Side by side says most, but not where one would be a few pixels wide.
+    together = max(lengths) <= 4 * min(lengths)
     yield tag("h3", "Timeline of the busiest program")
     yield tag(
         "p", tag("span", "", class_="key p0"), "S scalar ", tag("span", "", class_="key p1"), "V vector ",
         tag("span", "", class_="key p2"), "MTE2 loads ", tag("span", "", class_="key p3"), "MTE3 stores ",
         tag("span", "", class_="key wait"), "S waits ", tag("span", "", class_="key tail"), "result not yet there",
-        "; drawn to one scale" if sum(one is not None for one in pictures) > 1 else None, class_="legend dim",
+        None if len(lengths) < 2 else "; drawn to one scale" if together else "; each to its own scale",
+        class_="legend dim",
     )  # fmt: skip
     for number, (form, head, one) in enumerate(zip(group, heads, pictures, strict=True)):
         if one is None:
@@ -337,6 +340,7 @@ def _timelines(
             if one.joined
             else ""
         )
+        scale = max(lengths) if together else one.cycles
         held = json.dumps(data(one, scale), separators=(",", ":")).replace("<", "\\u003c")
         yield tag(
             "figure",

@@ -220,8 +220,10 @@ def _said(group: Sequence[Form], comparisons: Sequence[Comparison]) -> Iterator[
     yield from table_lines(group, heads)
     for form, head in zip(group, heads, strict=True):
         of = f" of {plain(head, 60)}" if len(group) > 1 else ""
-        if form.done.status != "ok":
-            yield f"\n{form.done.status}{of}: {_first(form.done.message)}"
+        if form.done.findings or form.done.notes or form.done.status != "ok":
+            yield ""
+        if form.done.status != "ok" and not form.done.findings:
+            yield f"{form.done.status}{of}: {_first(form.done.message)}"
         for finding in form.done.findings:
             yield f"hazard{of}: {plain(str(finding), 400)}"
         for note in form.done.notes:

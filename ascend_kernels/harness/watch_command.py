@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .forms import Comparison, Form, Line, advice_of, compare, execute, side_by_side
-from .model_command import add_launch_arguments, form_row, outputs_said, sound
+from .model_command import add_launch_arguments, form_row, sound, working
 from .user_kernel import UsageError, check_values, file_launch, forget, imported_with, split
 
 EXAMPLES = """examples:
@@ -56,16 +56,22 @@ def run(given: argparse.Namespace) -> int:
         return 4
     watch = Watch(given, compiler)
     try:
-        seen = watch.look()
+        seen = _looked(watch)
         show(watch, seen)
         if given.once:
             return 4 if seen.form is None else 0 if sound(seen.form) else 2
         while True:
             wait_for_save(watch.saved)
-            show(watch, watch.look())
+            show(watch, _looked(watch))
     except KeyboardInterrupt:
         print(f"stopped after {watch.count} {'run' if watch.count == 1 else 'runs'}", file=sys.stderr)
         return 0
+
+
+def _looked(watch: Watch) -> Seen:
+    with working() as say:
+        say(f"compiling and executing {watch.given.what}")
+        return watch.look()
 
 
 @dataclass(frozen=True)
@@ -230,7 +236,7 @@ def _parts(watch: Watch, seen: Seen) -> Iterator[Any]:
 
 def _verdict(seen: Seen, form: Form, text: Any) -> Iterator[Any]:
     done = form.done
-    if done.status != "ok":
+    if done.status != "ok" and not done.findings:
         lines = [line for line in done.message.splitlines() if line.strip()]
         yield text(f"{done.status}: {lines[0] if lines else ''}", "bold red")
         yield from (text(f"  {line}", "red") for line in lines[1:8])
@@ -240,9 +246,13 @@ def _verdict(seen: Seen, form: Form, text: Any) -> Iterator[Any]:
         yield text("no hazard and no fault found", "green")
     if seen.comparison is not None:
         outputs = seen.comparison.outputs
-        style = "red" if outputs.differences else "green" if outputs.agree else "dim"
-        for one in outputs_said(seen.comparison):
-            yield text(one.replace("Outputs", "outputs, to the last form that ran:", 1), style)
+        if outputs.agree:
+            yield text(f"outputs agree with the last form that ran: {', '.join(outputs.compared)}", "green")
+        yield from (
+            text(f"outputs differ from the last form that ran: {one}", "red") for one in outputs.differences
+        )
+        if outputs.note:
+            yield text(f"outputs {outputs.note}", "dim")
 
 
 def _numbers(seen: Seen, form: Form) -> Iterator[Any]:
@@ -294,7 +304,9 @@ def _said(seen: Seen, form: Form, text: Any) -> Iterator[Any]:
                         for line in lines[:16])  # fmt: skip
             if len(lines) > 16:
                 yield text(f"... {len(lines) - 16} more lines: `ascend-perf explain` shows all", "dim")
-    advice = advice_of(form) if form.done.status in ("ok", "out of bounds") else ()
+    told = seen.comparison.explanation.sentences if seen.comparison is not None else ()
+    advice = [one for one in advice_of(form) if form.done.status in ("ok", "out of bounds")]
+    advice = [one for one in advice if one.sentence not in told]
     if advice:
         yield Text()
         yield text("advice", "bold")
