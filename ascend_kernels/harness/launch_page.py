@@ -40,8 +40,8 @@ def page(
     later one.  traces: Chrome trace by `id` of a form, None where it was too long.  folder: paths start here.
     """
     body = [
-        part for at, (group, compared) in enumerate(zip(groups, comparisons, strict=True))
-        for part in _group(at, group, compared, traces, folder)
+        part for group, compared in zip(groups, comparisons, strict=True)
+        for part in _group(group, compared, traces, folder)
     ]  # fmt: skip
     return _document(_title(groups), [_head(groups, folder), *body])
 
@@ -118,25 +118,26 @@ def _relative(what: str, folder: str) -> str:
 
 
 def _group(
-    at: int, group: Sequence[Form], comparisons: Sequence[Comparison], traces: Mapping[int, Any], folder: str
+    group: Sequence[Form], comparisons: Sequence[Comparison], traces: Mapping[int, Any], folder: str
 ) -> Iterable[Markup]:
     heads = heads_of(group)
     pictures = [picture(trace, form.done) if (trace := traces.get(id(form))) else None for form in group]
     several = len(group) > 1
     versions = ", ".join(dict.fromkeys(form.compiler for form in group))
-    if at or several:
-        yield tag("h2", [[Markup(" → ") if i else None, text(one, 120)] for i, one in enumerate(heads)],
-                  tag("small", f" on {versions}", class_="dim") if several else None)  # fmt: skip
+    if several and versions.count(","):
+        yield tag("h2", f"ascendnpu-ir {versions}")
+    elif several:
+        names = [[Markup(" → ") if i else None, text(one, 120)] for i, one in enumerate(heads)]
+        yield tag("h2", names, tag("small", f" on {versions}", class_="dim"))
     yield _verdicts(group, heads, comparisons)
     for comparison, head in zip(comparisons, heads[1:], strict=True):
         yield _comparison(comparison, heads[0], head)
-    for form, head in zip(group, heads, strict=True):
-        yield from _advice(form, head if several else "")
+    yield from _advice(group, heads)
     yield tag("h3", "Numbers")
     yield _numbers(group, heads)
-    yield from _timelines(at, group, heads, pictures)
+    yield from _timelines(group, heads, pictures)
     yield tag("h3", "Source")
-    yield from _sources(at, group, heads, pictures, folder)
+    yield from _sources(group, heads, pictures, folder)
     yield tag("h3", "Compiled form")
     for form, head in zip(group, heads, strict=True):
         yield _compiled(form, head)
@@ -268,14 +269,19 @@ def _sign(line: str) -> str | None:
     return {"+": "add", "-": "del", "@": "at"}.get(line[:1])
 
 
-def _advice(form: Form, head: str) -> Iterable[Markup]:
-    found = advice_of(form) if form.done.status in ("ok", "out of bounds") else ()
-    if found:
-        rows = [tag("li", _prose(one.sentence)) for one in found]
-        yield tag("section", tag("h3", "Advice", [" for ", text(head, 80)] if head else None), tag("ul", rows))
-    elif form.done.status == "ok":
-        of = ["In ", text(head, 80), " none"] if head else ["None"]
-        yield tag("p", *of, " of the source patterns known to compile badly was found.", class_="dim")
+def _advice(group: Sequence[Form], heads: Sequence[str]) -> Iterable[Markup]:
+    without = []
+    for form, head in zip(group, heads, strict=True):
+        found = advice_of(form) if form.done.status in ("ok", "out of bounds") else ()
+        if found:
+            rows = [tag("li", _prose(one.sentence)) for one in found]
+            of = [" for ", text(head, 80)] if len(group) > 1 else None
+            yield tag("section", tag("h3", "Advice", of), tag("ul", rows))
+        elif form.done.status == "ok":
+            without.append(head)
+    if without:
+        of = [", in ", text(", ".join(without), 300)] if len(group) > 1 else None
+        yield tag("p", "None of the source patterns known to compile badly was found", of, ".", class_="dim")
 
 
 def _numbers(group: Sequence[Form], heads: Sequence[str]) -> Markup:
@@ -307,7 +313,7 @@ def _cells(line: Line) -> Iterable[Markup]:
 
 
 def _timelines(
-    at: int, group: Sequence[Form], heads: Sequence[str], pictures: Sequence[Picture | None]
+    group: Sequence[Form], heads: Sequence[str], pictures: Sequence[Picture | None]
 ) -> Iterable[Markup]:
     lengths = [one.cycles for one in pictures if one is not None]
     if not lengths:
@@ -327,7 +333,7 @@ def _timelines(
         None if len(lengths) < 2 else "; drawn to one scale" if together else "; each to its own scale",
         class_="legend dim",
     )  # fmt: skip
-    for number, (form, head, one) in enumerate(zip(group, heads, pictures, strict=True)):
+    for form, head, one in zip(group, heads, pictures, strict=True):
         if one is None:
             if form.done.cycles is not None:
                 yield tag("p", text(head, 80), ": too many ops to keep them all; a smaller grid gives a picture.",
@@ -350,12 +356,12 @@ def _timelines(
             tag("canvas", tabindex="0", hidden=True, aria_label="the same, to zoom into: arrows, plus, minus, 0"),
             tag("p", Markup("&nbsp;"), class_="told dim", aria_live="polite"),
             tag("script", Markup(held), type="application/json"),
-            _shares(one, at, number),
+            _shares(one),
             class_="timeline",
         )  # fmt: skip
 
 
-def _shares(one: Picture, at: int, number: int) -> Markup:
+def _shares(one: Picture) -> Markup:
     rows = [
         tag("tr", tag("td", row.pipe), tag("td", text(row.name, 80)), tag("td", text(row.place, 120)),
             tag("td", whole(row.count), class_="number"), tag("td", whole(row.cycles), class_="number"),
@@ -382,12 +388,16 @@ class Marks:
 
 
 def _sources(
-    at: int, group: Sequence[Form], heads: Sequence[str], pictures: Sequence[Picture | None], folder: str
+    group: Sequence[Form], heads: Sequence[str], pictures: Sequence[Picture | None], folder: str
 ) -> Iterable[Markup]:
     blocks = []
-    for number, (form, head, one) in enumerate(zip(group, heads, pictures, strict=True)):
-        blocks.append(_source(f"g{at}f{number}", form, head if len(group) > 1 else "", one, folder))
-    yield tag("div", blocks, class_="sides" if len(blocks) == 2 else None)
+    for form, head, one in zip(group, heads, pictures, strict=True):
+        blocks.append(_source(form, head if len(group) > 1 else "", one, folder))
+    if any(form.compiler.startswith("1.0.") for form in group):
+        yield tag(
+            "p", "ascendnpu-ir 1.0 keeps no source lines in its last form, so little points at them.", class_="dim"
+        )
+    yield tag("div", blocks, class_="sides" if len(blocks) > 1 else None)
 
 
 def _marks(form: Form, one: Picture | None) -> dict[Place, Marks]:
@@ -425,7 +435,7 @@ def _place(where: str) -> Place | None:
     return (file, int(line)) if colon and line.isdigit() else None
 
 
-def _source(key: str, form: Form, head: str, one: Picture | None, folder: str) -> Markup:
+def _source(form: Form, head: str, one: Picture | None, folder: str) -> Markup:
     kernel = form.launch.kernel
     while hasattr(kernel, "fn"):
         kernel = kernel.fn
@@ -435,14 +445,14 @@ def _source(key: str, form: Form, head: str, one: Picture | None, folder: str) -
         marks.setdefault(_found(file), {})[number] = mark
     marks.setdefault(own, {})
     parts: list[object] = [tag("h4", text(head, 120)) if head else None]
-    parts.append(_listing(key, own, {line, *marks[own]}, marks[own], folder))
+    parts.append(_listing(own, {line, *marks[own]}, marks[own], folder))
     elsewhere = []
     for file, here in marks.items():
         if file == own:
             continue
         # A helper of the user's is shown like the kernel; the compiler's own library is only named.
         if file and "site-packages" not in file:
-            parts.append(_listing(key, file, set(here), here, folder))
+            parts.append(_listing(file, set(here), here, folder))
         else:
             elsewhere += [one for mark in here.values() for one in (*mark.hazards, *mark.advice)]
     if elsewhere:
@@ -458,7 +468,7 @@ def _found(file: str) -> str:
     return ""
 
 
-def _listing(key: str, file: str, wanted: set[int], marks: Mapping[int, Marks], folder: str) -> Markup:
+def _listing(file: str, wanted: set[int], marks: Mapping[int, Marks], folder: str) -> Markup:
     """The functions of a file that hold the wanted lines, each line with what points at it."""
     try:
         lines = Path(file).read_text(encoding="utf-8", errors="replace").splitlines()
@@ -472,7 +482,7 @@ def _listing(key: str, file: str, wanted: set[int], marks: Mapping[int, Marks], 
             rows.append(tag("tr", tag("td", "⋮", colspan="3", class_="dim")))
         last = number
         if number <= len(lines):
-            rows += _line(key, number, lines[number - 1], marks.get(number), os.path.basename(file))
+            rows += _line(number, lines[number - 1], marks.get(number), os.path.basename(file))
     name = os.path.relpath(file, folder) if folder and file.startswith(folder.rstrip(os.sep) + os.sep) else file
     head = tag("thead", tag("tr", tag("th", "line", scope="col"), tag("th", "", scope="col"),
                             tag("th", "in the compiled code", scope="col")))  # fmt: skip
@@ -500,7 +510,7 @@ def _functions(source: str, wanted: set[int]) -> list[tuple[int, int]]:
     return found + [(n, n) for n in left]
 
 
-def _line(key: str, number: int, line: str, mark: Marks | None, file: str) -> Iterable[Markup]:
+def _line(number: int, line: str, mark: Marks | None, file: str) -> Iterable[Markup]:
     said: list[object] = []
     kind = None
     if mark is not None:
