@@ -32,20 +32,21 @@ FILES = {
 def package(tmp_path, monkeypatch):
     """A package of its own for every test, and its op's digest read afresh."""
     name = f"outside{next(NAMES)}"
+    folder = tmp_path / "site-packages"  # where an environment has what it measures
     for file, text in FILES.items():
-        place = tmp_path / name / file
+        place = folder / name / file
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text.replace("{package}", name))
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(folder)
 
     def digest():
-        for function in (sources._file, sources._package, sources.imports):
+        for function in (sources._file, sources._package, sources.imports, sources.is_library):
             function.cache_clear()
         modules = [importlib.import_module(f"{name}.{one}") for one in ("family.op", "family.reference", "cases")]
         op = Op("op", "family", modules[0].call, modules[1].reference, {"one": Case(modules[2].make)})
         return sources.digest(op)
 
-    yield tmp_path / name, digest
+    yield folder / name, digest
     for module in [m for m in sys.modules if m.partition(".")[0] == name]:
         del sys.modules[module]
 
@@ -93,7 +94,7 @@ def test_the_instrument_counts(package, monkeypatch):
 
 @pytest.mark.parametrize("name", ["padded_gather", "decode_step"])
 def test_families_of_this_project(name):
-    found = sources.closure(set(sources.modules_of(OPS[name])), set())
+    found = sources.closure(set(sources.modules_of(OPS[name])))
     family = "ascend_kernels.padded_moe" if name == "padded_gather" else "ascend_kernels.eagle"
     for part in ("plan", "reference", "cases", "ops"):
         assert f"{family}.{part}" in found
@@ -102,19 +103,25 @@ def test_families_of_this_project(name):
     assert "ascend_kernels.kpool.plan" not in found
 
 
-def test_packages_that_an_environment_inherits_are_libraries(tmp_path, monkeypatch):
-    """asv's environments see the host's site-packages, which are not their own."""
-    place = tmp_path / "host" / "site-packages"
+@pytest.mark.parametrize("name", ["torch", "numpy", "json", "pytest"])
+def test_distributions_and_python_are_libraries(name):
+    assert sources.is_library(name)
+
+
+@pytest.mark.parametrize("name", ["ascend_kernels", "ascend_model"])
+def test_this_project_is_none_even_when_it_is_installed(name):
+    assert not sources.is_library(name)
+
+
+def test_a_distribution_elsewhere_makes_no_library_of_a_copy(tmp_path, monkeypatch):
+    """A measured commit's package hides the installed one of the same name."""
+    place = tmp_path / "site-packages" / "copied_kernels"
     place.mkdir(parents=True)
-    (place / "inherited_one.py").write_text("")
-    monkeypatch.syspath_prepend(str(place))
-    sources._libraries.cache_clear()
-    try:
-        assert sources.is_library("inherited_one", set())
-        assert not sources.is_library("inherited_one", {"inherited_one"})
-    finally:
-        sources._libraries.cache_clear()
-        sources._file.cache_clear()
+    (place / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(place.parent)
+    monkeypatch.setattr(sources, "_distributions", lambda: {"copied_kernels": ["pytest"]})
+    sources.is_library.cache_clear()
+    assert not sources.is_library("copied_kernels")
 
 
 def test_a_package_that_raises_when_it_is_imported_is_no_file(tmp_path, monkeypatch):

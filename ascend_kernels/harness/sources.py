@@ -10,11 +10,11 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
+import importlib.metadata
 import importlib.util
 import inspect
 import sys
-import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,7 @@ INSTRUMENT = ("ascend_model", "ascend_kernels.harness")
 def digest(op: Op) -> str:
     """Hash of the instrument and of every file that `op` is made of."""
     files = {file for package in INSTRUMENT for file in _package(package)}
-    start = set(modules_of(op))
-    own = {name.partition(".")[0] for name in start}
-    for name in closure(start, own):
+    for name in closure(set(modules_of(op))):
         file = _file(name)
         if file:
             files.add(file)
@@ -56,7 +54,7 @@ def modules_of(op: Op) -> Iterator[str]:
             waiting += one.values()
             continue
         name = getattr(one, "__module__", None)
-        if isinstance(name, str) and name in sys.modules and not is_library(name, set()):
+        if isinstance(name, str) and name in sys.modules and not is_library(name.partition(".")[0]):
             yield name
             package = name.rpartition(".")[0]
             for file in _package(package) if package else ():
@@ -69,9 +67,8 @@ def modules_of(op: Op) -> Iterator[str]:
             waiting += inspect.getclosurevars(one).nonlocals.values()
 
 
-def closure(start: set[str], own: set[str]) -> set[str]:
-    """`start` and every module these import, directly or not, that is no library.  own: packages that are none
-    although they lie where libraries do, as an old commit's do."""
+def closure(start: set[str]) -> set[str]:
+    """`start` and every module these import, directly or not, that is no library."""
     found: set[str] = set()
     waiting = list(start)
     while waiting:
@@ -81,7 +78,7 @@ def closure(start: set[str], own: set[str]) -> set[str]:
         found.add(name)
         file = _file(name)
         if file is not None:
-            waiting += [other for other in imports(file, name) if not is_library(other, own)]
+            waiting += [other for other in imports(file, name) if not is_library(other.partition(".")[0])]
     return found
 
 
@@ -103,23 +100,27 @@ def imports(file: Path, name: str) -> tuple[str, ...]:
 
 
 @functools.cache
-def _libraries() -> tuple[Path, ...]:
-    kinds = ("stdlib", "platstdlib", "purelib", "platlib")
-    found = {Path(sysconfig.get_path(kind)).resolve() for kind in kinds}
-    # An environment of asv inherits those of the interpreter that made it.
-    found |= {Path(p).resolve() for p in sys.path if Path(p).name in ("site-packages", "dist-packages")}
-    return tuple(found)
+def is_library(root: str) -> bool:
+    """Whether a top-level module belongs to Python or to an installed distribution.
 
-
-def is_library(name: str, own: set[str]) -> bool:
-    """Whether a module belongs to Python or to an installed package."""
-    root = name.partition(".")[0]
-    if root in own:
-        return False
+    Where it lies does not tell: a measured commit's package is copied into the site-packages of an environment.
+    """
     if root in sys.stdlib_module_names or root in sys.builtin_module_names:
         return True
     file = _file(root)
-    return file is None or any(folder in file.resolve().parents for folder in _libraries())
+    if file is None:
+        return True
+    folders = [
+        Path(str(importlib.metadata.distribution(name).locate_file(""))).resolve()
+        for name in _distributions().get(root, ())
+        if name != "ascend-perf"
+    ]
+    return any(folder in file.resolve().parents for folder in folders)
+
+
+@functools.cache
+def _distributions() -> Mapping[str, list[str]]:
+    return importlib.metadata.packages_distributions()
 
 
 @functools.cache
