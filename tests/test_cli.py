@@ -3,7 +3,9 @@
 import argparse
 import importlib
 import json
+import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -133,6 +135,7 @@ class TestChoosingCommits:
         sh("git", "init", "-q", "-b", "main", folder=tmp_path)
         sh("git", "config", "user.name", "Test", folder=tmp_path)
         sh("git", "config", "user.email", "test@localhost", folder=tmp_path)
+        shutil.copy(Path(__file__).parent.parent / "asv.conf.json", tmp_path)
         for i, path in enumerate(
             ["ascend_kernels/a.py", "README", "ascend_kernels/harness/gate.py", "ascend_kernels/b.py", "docs/x"]
         ):
@@ -156,6 +159,13 @@ class TestChoosingCommits:
         assert self.chosen("--last", "9", "--paths", "docs") == ["commit 4"]
         assert self.chosen("HEAD~3", "--last", "9") == ["commit 0"]
 
+    def test_commits_that_touch_what_another_repository_installs(self, repo):
+        settings = (repo / "asv.conf.json").read_text()
+        own = settings.replace("ascend_kernels --keep harness", "--repository docs README 'no such'")
+        assert own != settings
+        (repo / "asv.conf.json").write_text(own)
+        assert self.chosen("--last", "9") == ["commit 1", "commit 4"]
+
     @pytest.mark.parametrize("bad", ["nope", "nope..HEAD", "HEAD..nope", "--upload-pack=x"])
     def test_unknown_revisions(self, repo, bad, capsys):
         assert cli.main(["run", bad]) == 4
@@ -164,6 +174,7 @@ class TestChoosingCommits:
     def test_no_commit_and_no_configuration(self, repo, capsys):
         assert cli.main(["run", "HEAD~2..HEAD~1", "--paths", "nothing"]) == 3
         assert "no commit in that range touches kernels" in capsys.readouterr().err
+        (repo / "asv.conf.json").unlink()
         assert cli.main(["run"]) == 4
         assert "no asv.conf.json here" in capsys.readouterr().err
 

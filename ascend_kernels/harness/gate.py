@@ -19,12 +19,14 @@ from .launch import Launch, on_device, run_with
 from .spec import (
     COMPILE_FAILED,
     CRASHED,
+    NOT_RUN,
     OK,
     UNSUPPORTED,
     WRONG_RESULT,
     Arguments,
     CompileFailed,
     Fault,
+    NotDescribed,
     Op,
     PlanError,
     Unsupported,
@@ -259,6 +261,8 @@ def differ(first: Run, second: Run) -> str | None:
 
 def _state_of(error: Exception) -> tuple[str, str]:
     words = f"{type(error).__name__}: {error}"
+    if isinstance(error, NotDescribed):
+        return NOT_RUN, str(error)
     if isinstance(error, Unsupported | PlanError):
         return UNSUPPORTED, str(error)
     if isinstance(error, Fault):
