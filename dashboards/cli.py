@@ -18,6 +18,7 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
+    "init": Command("dashboards.init_command", "describe the kernels of your own repository, as far as it tells"),
     "run": Command("dashboards.run", "measure commits with asv: verdict first, then numbers"),
     "dashboard": Command("dashboards.pages.build", "build the pages from the results"),
     "serve": Command("dashboards.pages.serve", "serve the pages to this machine alone"),
