@@ -8,6 +8,7 @@ import json
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -211,7 +212,7 @@ def proposed(function: str) -> str:
 
 def wrapper_lines(name: str, wrapper: Wrapper, kernels: Sequence[Kernel]) -> list[str]:
     """An op that calls a wrapper."""
-    sizes: dict[str, int] = {}
+    sizes: dict[str, float] = {}
     entries = []
     outer = {n for n in wrapper.parameters if n not in wrapper.tensors}
     shapes = {t: named_extents(wrapper.shapes.get(t, ()), t, outer) for t in wrapper.tensors}
@@ -233,13 +234,13 @@ def wrapper_lines(name: str, wrapper: Wrapper, kernels: Sequence[Kernel]) -> lis
         sizes |= {s: 4096 for s in sizes if s not in outer}
     lines = [f"    # {place_of_line(wrapper.file, wrapper.line)}: {wrapper.name}({', '.join(wrapper.parameters)})"]
     for kernel in kernels:
-        lines.append(f"    # launches {signature(kernel)} of line {kernel.line}")
+        lines += comment_lines(f"launches {signature(kernel)} of line {kernel.line}")
         launch = kernel.wrapper
         if launch is not None:
             fixed = [f"{p.name}={launch.arguments[p.name]}" for p in kernel.parameters
                      if p.role == CONSTANT and p.name in launch.arguments]  # fmt: skip
             lines.append(f"    # its grid{' and ' + ', '.join(fixed) if fixed else ''}: {one_line(launch.grid)}")
-        lines += [f"    # {one}" for one in kernel.read]
+        lines += [line for one in kernel.read for line in comment_lines(one)]
     given = ", ".join(wrapper.parameters)
     returned = (
         "the new contents of " + ", ".join(wrapper.written) if wrapper.written else f"what {wrapper.name} returns"
@@ -248,7 +249,7 @@ def wrapper_lines(name: str, wrapper: Wrapper, kernels: Sequence[Kernel]) -> lis
     lines += inputs_lines(entries, sizes)
     lines += configs_lines(kernels)
     if wrapper.written:
-        lines.append(f"        writes=({', '.join(map(quoted, wrapper.written))},),")
+        lines.append(writes_line(wrapper.written))
     lines += closing_lines(sizes, returned, given, kernels, [wrapper.dtypes.get(t, "") for t in wrapper.tensors])
     return lines
 
@@ -258,9 +259,10 @@ def kernel_lines(name: str, kernel: Kernel) -> list[str]:
     wrapper = kernel.wrapper
     names = {p.name for p in kernel.parameters}
     scalars = [p for p in kernel.parameters if p.role not in (POINTER, CONSTANT)]
-    sizes: dict[str, int] = {}
+    sizes: dict[str, float] = {}
     entries = []
-    shapes = {p.name: named_extents(p.shape, p.name) for p in kernel.parameters}
+    shapes = {p.name: named_extents(wrapper_extents(kernel, p) or p.shape, p.name) for p in kernel.parameters}
+    strides = contiguous_strides(kernel, shapes)
     for parameter in kernel.parameters:
         if parameter.role == CONSTANT:
             continue
@@ -272,23 +274,25 @@ def kernel_lines(name: str, kernel: Kernel) -> list[str]:
             sizes |= {s: SIZES.get(s, 64) for s in shape if s not in names}
             made = tensor(shape, dtype_from(wrapper, parameter), [parameter], shapes)
             entries.append((parameter.name, *made))
+        elif parameter.name in strides:
+            entries.append((parameter.name, strides[parameter.name], "  # the stride of a contiguous tensor"))
         else:
             sizes[parameter.name] = 0
             entries.append((parameter.name, parameter.name, ""))
-    one_long = all(len(p.shape) < 2 for p in kernel.parameters)
-    sizes = {s: n or (4096 if one_long else 128) for s, n in sizes.items()}
-    lines = [f"    # {place_of_line(kernel.file, kernel.line)}: {signature(kernel)}"]
-    lines += [f"    # {one}" for one in kernel.read]
+    long = 4096 if all(len(shape) < 2 for shape in shapes.values()) else 128
+    sizes = {s: n or example_of(s, long) for s, n in sizes.items()}
+    lines = comment_lines(f"{place_of_line(kernel.file, kernel.line)}: {signature(kernel)}")
+    lines += [line for one in kernel.read for line in comment_lines(one)]
     if wrapper is not None:
-        why = f"needs a device ({wrapper.device_bound})" if wrapper.device_bound else "takes no tensor"
-        lines.append(f"    # its wrapper {wrapper.name} of {place_of_line(wrapper.file, wrapper.line)} {why}")
+        why = f"is not called: {wrapper.device_bound or 'it takes no tensor'}"
+        lines += comment_lines(f"its wrapper {wrapper.name} of {place_of_line(wrapper.file, wrapper.line)} {why}")
     lines += ["    op(", f'        "{name}",', f'        kernel="{kernel.place}",', grid_line(kernel)]
     lines += constants_lines(kernel)
     lines += configs_lines([kernel])
     lines += inputs_lines(entries, sizes)
     written = [p.name for p in kernel.parameters if p.stored]
     if written:
-        lines.append(f"        writes=({', '.join(map(quoted, written))},),")
+        lines.append(writes_line(written))
     elif any(p.role == UNKNOWN for p in kernel.parameters) or not scalars:
         lines.append(
             f"        writes={mark('no store was found: the names of the arguments that the kernel writes')},"
@@ -308,6 +312,36 @@ def handed(kernel: Kernel, parameter: Parameter) -> str:
 def k_arguments(kernels: Sequence[Kernel], extent: str) -> str:
     """An extent over a kernel's parameters in the words of the wrapper that launches it."""
     return next((k.wrapper.arguments[extent] for k in kernels if k.wrapper and extent in k.wrapper.arguments), "")
+
+
+def wrapper_extents(kernel: Kernel, parameter: Parameter) -> tuple[str, ...]:
+    """The extents that a wrapper states of what it hands to a pointer, over the kernel's own parameters."""
+    wrapper = kernel.wrapper
+    if wrapper is None or parameter.role != POINTER:
+        return ()
+    known = {value: name for name, value in reversed(list(wrapper.arguments.items()))}
+    extents = [known.get(e, "") for e in wrapper.shapes.get(wrapper.arguments.get(parameter.name, ""), ())]
+    return tuple(extents) if all(extents) else ()
+
+
+def contiguous_strides(kernel: Kernel, shapes: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Parameters that a wrapper gives `x.stride(i)`, as products of the sizes of a contiguous x."""
+    wrapper = kernel.wrapper
+    found: dict[str, str] = {}
+    by_value = {value: name for name, value in wrapper.arguments.items()} if wrapper else {}
+    for parameter in kernel.parameters:
+        match = re.fullmatch(r"(\w+)\.stride\((-?\d+)\)", handed(kernel, parameter))
+        shape = shapes.get(by_value.get(match[1], ""), ()) if match else ()
+        if match and shape and -len(shape) <= int(match[2]) < len(shape):
+            found[parameter.name] = " * ".join(shape[int(match[2]) % len(shape) + 1 :]) or "1"
+    return found
+
+
+def example_of(name: str, extent: int) -> float:
+    """A value for the example of a case: an extent, or a small number where the name is of one."""
+    if "eps" in name.lower():
+        return 1e-5
+    return 0.5 if re.search(r"scale|alpha|beta|prob|rate|momentum", name.lower()) else extent
 
 
 def place_of_line(file: str, line: int) -> str:
@@ -373,7 +407,7 @@ def one_line(text: str) -> str:
     return plain(" ".join(text.split()), 90)
 
 
-def inputs_lines(entries: Sequence[tuple[str, str, str]], sizes: Mapping[str, int]) -> list[str]:
+def inputs_lines(entries: Sequence[tuple[str, str, str]], sizes: Mapping[str, float]) -> list[str]:
     lines = [f"        inputs=lambda {', '.join(['rng', *sizes])}: {{"]
     for name, text, comment in entries:
         line = f"            {quoted(name)}: {text},"
@@ -382,6 +416,16 @@ def inputs_lines(entries: Sequence[tuple[str, str, str]], sizes: Mapping[str, in
             comment = ""
         lines.append(line + comment)
     return [*lines, "        },"]
+
+
+def writes_line(names: Sequence[str]) -> str:
+    return f"        writes=({', '.join(map(quoted, names))}{',' * (len(names) == 1)}),"
+
+
+def comment_lines(text: str) -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent="    # ", subsequent_indent="    #   ", break_long_words=False
+    )
 
 
 def configs_lines(kernels: Sequence[Kernel]) -> list[str]:
@@ -404,7 +448,7 @@ def configs_lines(kernels: Sequence[Kernel]) -> list[str]:
 
 
 def closing_lines(
-    sizes: Mapping[str, int], returned: str, given: str, kernels: Sequence[Kernel], kinds: Sequence[str]
+    sizes: Mapping[str, float], returned: str, given: str, kernels: Sequence[Kernel], kinds: Sequence[str]
 ) -> list[str]:
     example = ", ".join(f'"{name}": {n}' for name, n in sizes.items())
     cases = f'sizes by name, small ones: {{"small": {{{example}}}}}'
@@ -448,8 +492,9 @@ def constants_lines(kernel: Kernel) -> list[str]:
         if any(name in config for config in kernel.configs):
             continue
         text = ""
-        if kernel.wrapper is not None and name in kernel.wrapper.arguments:
-            text = translated(kernel.wrapper.arguments[name], kernel.wrapper, names)
+        if kernel.wrapper is not None and name in kernel.wrapper.constants:
+            plain_names = [p.name for p in kernel.parameters if p.role != CONSTANT]
+            text = translated(kernel.wrapper.constants[name], kernel.wrapper, plain_names)
         if not text and name in kernel.computed:
             text = translated(kernel.computed[name], None, names)
         text = text or kernel.suggested.get(name, "")
@@ -499,7 +544,7 @@ def translated(text: str, wrapper: Wrapper | None, names: Sequence[str]) -> str:
         tree = tree.body
     known: dict[str, str] = {}
     for name, value in (wrapper.arguments if wrapper else {}).items():
-        if not _is_literal(value):
+        if name in names and not _is_literal(value):
             known.setdefault(value, name)
     change = _Translate(known, meta, names)
     made = ast.unparse(change.visit(tree))

@@ -48,6 +48,7 @@ class Wrapper:
     parameters: tuple[str, ...]
     grid: str
     arguments: Mapping[str, str]
+    constants: Mapping[str, str] = field(default_factory=dict)
     tensors: tuple[str, ...] = ()
     dtypes: Mapping[str, str] = field(default_factory=dict)
     shapes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -329,6 +330,7 @@ class _Body:
         annotated = {one.arg: ast.unparse(one.annotation) for one in every if one.annotation}
         self.assigned: dict[str, ast.expr] = {}
         self.numbers: set[str] = set()
+        self.moved: dict[str, list[ast.expr] | None] = {}
         self.accesses: list[_Access] = []
         self.handed: dict[str, list[tuple[str, Parameter]]] = {}
         for inner in ast.walk(node):
@@ -339,6 +341,9 @@ class _Body:
             ):
                 self.assigned.setdefault(inner.targets[0].id, inner.value)
         for inner in ast.walk(node):
+            if isinstance(inner, ast.AugAssign) and isinstance(inner.target, ast.Name):
+                once = inner in node.body and isinstance(inner.op, ast.Add) and inner.target.id not in self.moved
+                self.moved[inner.target.id] = [inner.value] if once else None
             self._numbers(inner)
         for inner in ast.walk(node):
             if isinstance(inner, ast.Call):
@@ -550,9 +555,14 @@ class _Body:
 
     def _extent(self, access: _Access) -> tuple[str, ...]:
         bound = self.bound(access.mask)
-        terms = [
-            t for t in self._expanded(access.address) if not (isinstance(t, ast.Name) and t.id == access.pointer)
-        ]
+        named = {n.id for n in ast.walk(access.address) if isinstance(n, ast.Name)}
+        terms = self._expanded(access.address)
+        for name in named & set(self.moved):
+            steps = self.moved[name]
+            if steps is None or name != access.pointer:  # moved in a loop, or more than once
+                return ()
+            terms += [term for step in steps for term in self._expanded(step)]
+        terms = [t for t in terms if not (isinstance(t, ast.Name) and t.id == access.pointer)]
         rows = [t for t in terms if isinstance(t, ast.BinOp) and isinstance(t.op, ast.Mult)]
         lanes = [t for t in terms if isinstance(t, ast.Call) and _last(t.func) == "arange"]
         if len(terms) == 1 and self._axis(terms[0]) is not None:
@@ -587,6 +597,7 @@ class _Body:
         for access in self.accesses:
             bound = self.bound(access.mask)
             terms = self._expanded(access.address)
+            terms += [t for step in self.moved.get(access.pointer) or () for t in self._expanded(step)]
             lanes = [t for t in terms if isinstance(t, ast.Call) and _last(t.func) == "arange"]
             block = lanes[0].args[1] if len(lanes) == 1 and len(lanes[0].args) == 2 else None
             blocked = False
@@ -641,6 +652,8 @@ def _kernel(file: _File, node: ast.FunctionDef, roles: _Roles) -> Kernel:
             read.append(words + ("" if computed else " (they are no plain dict)"))
         else:
             read.append(f"@{kind}: not read")
+    if any(isinstance(n, ast.Call) and _last(n.func) == "dot" for n in ast.walk(node)):
+        read.append("tl.dot: the model does not cover the cube unit, so on a CPU it will be `unsupported here`")
     grid, suggested = body.grid()
     return Kernel(
         file.name, node.name, node.lineno, body.parameters, tuple(read), configs, computed, tuned, grid, suggested
@@ -689,13 +702,14 @@ def _wrapper(kernel: Kernel, files: Iterable[_File], jitted: Mapping[str, object
     found = []
     for file in files:
         for node, inside in _functions(file.tree):
-            if inside or any(_decorator(file, d) == "jit" for d in node.decorator_list):
+            if any(_decorator(file, d) == "jit" for d in node.decorator_list):
                 continue
             for call in ast.walk(node):
                 if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Subscript)):
                     continue
                 if _resolve(call.func.value, file, jitted) == kernel.place:
-                    found.append(_described(file, node, call, kernel))
+                    one = _described(file, node, call, kernel)
+                    found.append(replace(one, device_bound=f"it is inside {inside}") if inside else one)
                     break
     return min(found, key=lambda w: (bool(w.device_bound), w.file != kernel.file, w.line), default=None)
 
@@ -718,6 +732,12 @@ def _described(file: _File, node: ast.FunctionDef, call: ast.Call, kernel: Kerne
     names = [p.name for p in kernel.parameters]
     arguments = {name: ast.unparse(value) for name, value in zip(names, call.args)}
     arguments |= {word.arg: ast.unparse(word.value) for word in call.keywords if word.arg}
+    constants = {}
+    for parameter in kernel.parameters:
+        text = arguments.get(parameter.name, "")
+        if parameter.role == CONSTANT and text:
+            held = assigned.get(text)
+            constants[parameter.name] = ast.unparse(held) if held is not None else text
     given = node.args
     positional = [*given.posonlyargs, *given.args]
     needed = [a.arg for a in positional[: len(positional) - len(given.defaults)]]
@@ -732,13 +752,32 @@ def _described(file: _File, node: ast.FunctionDef, call: ast.Call, kernel: Kerne
             if parameter.stored and not (isinstance(assigned.get(value), ast.Call) and _made(assigned[value])):
                 written.add(value)
     dtypes, shapes = _facts(node, {a.arg for a in every})
-    tensors |= set(shapes)
+    tensors |= set(shapes) & {a.arg for a in every}
+    for local, made in assigned.items():
+        extents = _extents_made(made, shapes)
+        if extents:
+            shapes.setdefault(local, extents)
     kept = [n for n in needed if n in tensors] + [n for n in needed if n not in tensors]
     return Wrapper(
-        file.name, node.name, node.lineno, tuple(needed), ast.unparse(grid), arguments,
+        file.name, node.name, node.lineno, tuple(needed), ast.unparse(grid), arguments, constants,
         tuple(n for n in kept if n in tensors), dtypes, shapes, tuple(n for n in needed if n in written),
         _device_bound(node),
     )  # fmt: skip
+
+
+def _extents_made(value: ast.expr, shapes: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """Extents of what `torch.empty((M, N), ...)`, `x.new_empty(M, N)` or `torch.empty_like(x)` makes."""
+    if not (isinstance(value, ast.Call) and _made(value) and value.args):
+        return ()
+    first = value.args[0]
+    if _last(value.func).endswith("_like"):
+        return shapes.get(first.id, ()) if isinstance(first, ast.Name) else ()
+    parts = first.elts if isinstance(first, ast.Tuple | ast.List) else value.args
+    return (
+        tuple(p.id for p in parts if isinstance(p, ast.Name))
+        if all(isinstance(p, ast.Name) for p in parts)
+        else ()
+    )
 
 
 def _made(value: ast.expr) -> bool:
@@ -805,10 +844,10 @@ def _device_bound(node: ast.FunctionDef) -> str:
     """What in a wrapper asks for a device, so that it does not run on CPU tensors; empty where nothing does."""
     for inner in ast.walk(node):
         if isinstance(inner, ast.Attribute) and inner.attr in DEVICE_WORDS:
-            return f"`{ast.unparse(inner)}` in line {inner.lineno}"
+            return f"`{ast.unparse(inner)}` in line {inner.lineno} needs a device"
         if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
             if inner.value.partition(":")[0] in ("cuda", "npu", "xpu"):
-                return f"{inner.value!r} in line {inner.lineno}"
+                return f"{inner.value!r} in line {inner.lineno} needs a device"
     return ""
 
 

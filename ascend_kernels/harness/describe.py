@@ -88,7 +88,7 @@ def op(
     constants: Any = None,
     call: str = "",
     configs: Any = None,
-    writes: Sequence[str] = (),
+    writes: Any = (),
     compare: Any = exact,
     twins: Mapping[str, Twin] | None = None,
     bytes_moved: Callable[[Arguments], int] | None = None,
@@ -121,7 +121,7 @@ def op(
     if kernel and grid is None:
         raise DescriptionError(f"op {name}: kernel= needs a grid= beside it, such as grid=(48,)")
     file = Path(sys._getframe(1).f_code.co_filename).resolve()
-    names = (writes,) if isinstance(writes, str) else tuple(writes)
+    names = () if isinstance(writes, Todo) else (writes,) if isinstance(writes, str) else tuple(writes)
     made = _Described(
         place,
         bool(call),
@@ -162,7 +162,7 @@ class _Described:
     inputs: Any
     reference: Any
     compare: Compare | Todo
-    writes: tuple[str, ...]
+    writes: Any
     root: Path
 
     def cases(self, given: Any) -> dict[str, Case]:
@@ -199,7 +199,9 @@ class _Described:
 
     def fields(self) -> tuple[Any, ...]:
         """What may hold a mark."""
-        return (self.grid, self.constants, self.configs, self.inputs, self.reference, self.compare)
+        return (
+            self.grid, self.constants, self.configs, self.inputs, self.reference, self.compare, self.writes
+        )  # fmt: skip
 
     def __call__(self, *, impl: str = ONLY, validate: bool = False, **arguments: Any) -> Any:
         function = load(self.place, self.root)
