@@ -60,6 +60,12 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         return 0
+    except Exception as error:
+        spec = sys.modules.get("ascend_kernels.harness.spec")
+        if spec is None or not isinstance(error, spec.NotDescribed):
+            raise
+        print(f"ascend-perf {chosen}: {error}", file=sys.stderr)
+        return USAGE
 
 
 def _version() -> str:

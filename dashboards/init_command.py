@@ -205,8 +205,8 @@ def proposed(function: str) -> str:
     name = re.sub(r"^(triton|kernel)_(?=.)|_(kernel|triton|impl|wrapper)$", "", name.strip("_"))
     name = re.sub(r"[^a-z0-9_]", "", name)
     name = re.sub(r"_+(?=[0-9])", "", re.sub(r"__+", "_", name).strip("_"))
-    while re.search(r"(^|_)([a-z])_([a-z])(?=_|$)", name):
-        name = re.sub(r"(^|_)([a-z])_([a-z])(?=_|$)", r"\1\2\3", name)
+    while re.search(r"(^|_)[a-z]_[a-z](?![a-z])", name):
+        name = re.sub(r"(^|_)([a-z])_([a-z])(?![a-z])", r"\1\2\3", name)
     return name if re.match(r"[a-z]", name) else f"op{name}" if name else "op"
 
 
@@ -232,20 +232,22 @@ def wrapper_lines(name: str, wrapper: Wrapper, kernels: Sequence[Kernel]) -> lis
             entries.append((parameter, parameter, ""))
     if list(sizes) and all(len(wrapper.shapes.get(t, ())) < 2 for t in wrapper.tensors):
         sizes |= {s: 4096 for s in sizes if s not in outer}
-    lines = [f"    # {place_of_line(wrapper.file, wrapper.line)}: {wrapper.name}({', '.join(wrapper.parameters)})"]
+    lines = comment_lines(
+        f"{place_of_line(wrapper.file, wrapper.line)}: {wrapper.name}({', '.join(wrapper.parameters)})"
+    )
     for kernel in kernels:
         lines += comment_lines(f"launches {signature(kernel)} of line {kernel.line}")
         launch = kernel.wrapper
         if launch is not None:
             fixed = [f"{p.name}={launch.arguments[p.name]}" for p in kernel.parameters
                      if p.role == CONSTANT and p.name in launch.arguments]  # fmt: skip
-            lines.append(f"    # its grid{' and ' + ', '.join(fixed) if fixed else ''}: {one_line(launch.grid)}")
+            lines += comment_lines(f"its grid{' and ' + ', '.join(fixed) if fixed else ''}: {launch.grid}")
         lines += [line for one in kernel.read for line in comment_lines(one)]
     given = ", ".join(wrapper.parameters)
     returned = (
         "the new contents of " + ", ".join(wrapper.written) if wrapper.written else f"what {wrapper.name} returns"
     )
-    lines += ["    op(", f"        {name!r},".replace("'", '"'), f'        call="{wrapper.file}:{wrapper.name}",']
+    lines += ["    op(", f'        "{name}",', f"        call={quoted(f'{wrapper.file}:{wrapper.name}')},"]
     lines += inputs_lines(entries, sizes)
     lines += configs_lines(kernels)
     if wrapper.written:
@@ -286,7 +288,7 @@ def kernel_lines(name: str, kernel: Kernel) -> list[str]:
     if wrapper is not None:
         why = f"is not called: {wrapper.device_bound or 'it takes no tensor'}"
         lines += comment_lines(f"its wrapper {wrapper.name} of {place_of_line(wrapper.file, wrapper.line)} {why}")
-    lines += ["    op(", f'        "{name}",', f'        kernel="{kernel.place}",', grid_line(kernel)]
+    lines += ["    op(", f'        "{name}",', f"        kernel={quoted(kernel.place)},", grid_line(kernel)]
     lines += constants_lines(kernel)
     lines += configs_lines([kernel])
     lines += inputs_lines(entries, sizes)
@@ -400,11 +402,6 @@ def mark(says: str) -> str:
 def quoted(text: str) -> str:
     """A Python literal in double quotes where that needs no escape."""
     return f'"{text}"' if not re.search(r'["\\]', text) and text.isprintable() else repr(text)
-
-
-def one_line(text: str) -> str:
-    """Source for a comment: one line without anything that ends it."""
-    return plain(" ".join(text.split()), 90)
 
 
 def inputs_lines(entries: Sequence[tuple[str, str, str]], sizes: Mapping[str, float]) -> list[str]:

@@ -107,9 +107,9 @@ def op(
     reference:    plain torch; returns what the wrapper returns, or the new contents of `writes` in order, or
                   writes them itself and returns None
     """
-    if not NAME.match(name) or re.search(r"(^|_)[a-z]_[a-z](_|$)", name):
+    if not NAME.match(name) or re.search(r"(^|_)[a-z]_[a-z](?![a-z])", name):
         raise DescriptionError(
-            f"op {name!r}: a name is words in lower case, joined by _, not two of one letter in a row: vector_add"
+            f"op {name!r}: a name is words in lower case, joined by _, no single letter before another: vector_add"
         )
     if bool(kernel) == bool(call):
         raise DescriptionError(f"op {name}: give kernel= (with grid=) or call=, and not both")
@@ -123,16 +123,16 @@ def op(
     file = Path(sys._getframe(1).f_code.co_filename).resolve()
     names = () if isinstance(writes, Todo) else (writes,) if isinstance(writes, str) else tuple(writes)
     made = _Described(
-        place,
-        bool(call),
-        grid,
-        constants or {},
-        configs or {},
-        inputs,
-        reference,
-        compare,
-        names,
-        repository_of(file),
+        place=place,
+        wrapper=bool(call),
+        grid=grid,
+        constants=constants or {},
+        configs=configs or {},
+        inputs=inputs,
+        reference=reference,
+        compare=compare,
+        writes=writes if isinstance(writes, Todo) else names,
+        root=repository_of(file),
     )
     chosen = {} if isinstance(configs, Todo) else dict(configs or {})
     return Op(
@@ -199,9 +199,8 @@ class _Described:
 
     def fields(self) -> tuple[Any, ...]:
         """What may hold a mark."""
-        return (
-            self.grid, self.constants, self.configs, self.inputs, self.reference, self.compare, self.writes
-        )  # fmt: skip
+        given = (self.grid, self.constants, self.configs, self.inputs, self.reference)
+        return (*given, self.compare, self.writes)
 
     def __call__(self, *, impl: str = ONLY, validate: bool = False, **arguments: Any) -> Any:
         function = load(self.place, self.root)
@@ -375,8 +374,9 @@ def _start(kernel: Any, grid: Any, args: Sequence[Any], kwargs: dict[str, Any], 
     while layer is not jitted:
         if hasattr(layer, "configs"):
             first = layer.configs[0]
-            chosen = first.all_kwargs() if config is None else config
-            given |= {n: v for n, v in chosen.items() if v is not None}
+            if config is None:
+                options = {n: v for n, v in first.all_kwargs().items() if n not in first.kwargs and v}
+                given |= first.kwargs | options
             if first.pre_hook is not None:
                 first.pre_hook(given)
         elif isinstance(getattr(layer, "values", None), Mapping):
@@ -585,15 +585,16 @@ class Described(Family):
         return Family(self.name, both).suites(module)
 
 
-def described(folder: Path) -> dict[str, Op]:
-    """Every op that the benchmarks files of a repository describe, by name; runs those files."""
+def described(config: Path) -> dict[str, Op]:
+    """Every op that the benchmarks files of an asv configuration describe, by name; runs those files."""
+    match = re.search(r'"benchmark_dir"\s*:\s*"([^"\\]+)"', config.read_text(errors="replace"))
+    folder = config.resolve().parent / (match[1] if match else "benchmarks")
     found: dict[str, Op] = {}
     for file in sorted(folder.glob("bench_*.py")):
-        if "harness.describe" not in file.read_text(errors="replace"):
+        if "ascend_kernels.harness.describe" not in file.read_text(errors="replace"):
             continue
-        spec = importlib.util.spec_from_file_location(f"_described_in.{file.stem}", file)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        found |= module.FAMILY.ops
+        package = ModuleType(PACKAGE)
+        package.__path__ = [str(folder)]
+        sys.modules[PACKAGE] = package
+        found |= importlib.import_module(f"{PACKAGE}.{file.stem}").FAMILY.ops
     return found

@@ -183,7 +183,10 @@ def verify(
     call = op.calls()[impl]
     # The model and the interpreter work on CPU tensors whatever device is there.
     place = device.kind() if runner is on_device else "cpu"
-    arguments = op.cases[case].arguments()
+    try:
+        arguments = op.cases[case].arguments()
+    except (NotDescribed, Unsupported) as error:
+        return Verdict(*_state_of(error))
     try:
         with run_with(runner):
             first = run(call, arguments, place, validate=True)

@@ -25,7 +25,7 @@ from typing import Any
 from . import device
 from .gate import Verdict, verify
 from .model import Modelled
-from .spec import CRASHED, NOT_RUN, OK, UNSUPPORTED, NotDescribed, Op, Unsupported
+from .spec import CRASHED, NOT_RUN, OK, UNSUPPORTED, Op
 
 MEASURED = {
     # metric -> kind of sample, label
@@ -199,10 +199,6 @@ def _prepare(
 def _guarded(entry_of: Callable[[Op, str, str], dict[str, Any]], op: Op, case: str, impl: str) -> dict[str, Any]:
     try:
         return entry_of(op, case, impl)
-    except NotDescribed as error:
-        return {"state": NOT_RUN, "reason": str(error)}
-    except Unsupported as error:
-        return {"state": UNSUPPORTED, "reason": str(error)}
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(place.filename).name}:{place.lineno}"
