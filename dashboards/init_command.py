@@ -220,7 +220,7 @@ def wrapper_lines(name: str, wrapper: Wrapper, kernels: Sequence[Kernel]) -> lis
     uses = {t: [p for k in kernels for p in k.parameters if handed(k, p) == t] for t in wrapper.tensors}
     for name_, shape in shapes.items():
         if not shape:  # what the kernel's addresses tell, in the wrapper's words
-            told = [tuple(k_arguments(kernels, e) for e in use.shape) for use in uses[name_]]
+            told = [tuple(in_wrappers_words(kernels, e) for e in use.shape) for use in uses[name_]]
             shapes[name_] = next((one for one in told if one and all(e in stated for e in one)), ())
     for parameter in wrapper.parameters:
         if parameter in wrapper.tensors:
@@ -311,9 +311,18 @@ def handed(kernel: Kernel, parameter: Parameter) -> str:
     return kernel.wrapper.arguments.get(parameter.name, "") if kernel.wrapper else ""
 
 
-def k_arguments(kernels: Sequence[Kernel], extent: str) -> str:
-    """An extent over a kernel's parameters in the words of the wrapper that launches it."""
-    return next((k.wrapper.arguments[extent] for k in kernels if k.wrapper and extent in k.wrapper.arguments), "")
+def in_wrappers_words(kernels: Sequence[Kernel], extent: str) -> str:
+    """An extent over a kernel's parameters or programs, in the words of the wrapper that launches it."""
+    for kernel in kernels:
+        if kernel.wrapper is None:
+            continue
+        if extent in kernel.wrapper.arguments:
+            return kernel.wrapper.arguments[extent]
+        grid = ast.parse(kernel.wrapper.grid, mode="eval").body
+        axis = extent.removeprefix("programs")
+        if isinstance(grid, ast.Tuple) and axis.isdigit() and int(axis) < len(grid.elts):
+            return ast.unparse(grid.elts[int(axis)])
+    return ""
 
 
 def wrapper_extents(kernel: Kernel, parameter: Parameter) -> tuple[str, ...]:

@@ -32,7 +32,14 @@ def repository(tmp_path, monkeypatch):
     before = set(sys.modules)
     yield tmp_path
     for name in set(sys.modules) - before:
-        if name.partition(".")[0] in ("nn", "vector_add", "gather") or name.startswith(("_described", "_of_test")):
+        if name.partition(".")[0] in (
+            "nn",
+            "kernels",
+            "other",
+            "vector_add",
+            "gather",
+            "beside",
+        ) or name.startswith(("_described", "_of_test")):
             del sys.modules[name]
 
 
@@ -227,6 +234,29 @@ def test_two_files_of_one_name_are_two_modules(repository):
     both = (ADD % "x + y") + (ADD % "x - y").replace('"add"', '"subtract"').replace("kernels/", "other/")
     for one in ops_of(repository, both).values():
         assert gate.verify(one, "16", "triton").state == OK
+
+
+def test_what_lies_beside_a_file_is_found_and_an_installed_package_of_its_name_is_not(repository):
+    (repository / "kernels/beside.py").write_text("ONE = 1\n")
+    file = repository / "kernels/vector_add.py"
+    file.write_text("import beside\n" + file.read_text())
+    (repository / "json").mkdir()  # as the standard library's package
+    (repository / "json/vector_add.py").write_text(own_kernels.ADD)
+    both = (ADD % "x + y") + (ADD % "x + y").replace('"add"', '"other"').replace("kernels/", "json/")
+    for one in ops_of(repository, both).values():
+        verdict = gate.verify(one, "16", "triton")
+        assert verdict.state == OK, verdict.reason
+
+
+def test_a_package_that_is_installed_too_is_refused(repository, tmp_path_factory):
+    installed = tmp_path_factory.mktemp("installed")
+    (installed / "nn").mkdir()
+    (installed / "nn/__init__.py").write_text("")
+    (installed / "nn/softmax.py").write_text(own_kernels.SOFTMAX.replace("from .reduce import exponentials\n", ""))
+    sys.path.insert(0, str(installed))
+    [one] = ops_of(repository, SOFTMAX).values()
+    entry = suite._guarded(lambda o, c, i: suite._entry(gate.verify(o, c, i)), one, "4x9", "triton")
+    assert entry["state"] == CRASHED and f"nn was imported from {installed / 'nn/__init__.py'}" in entry["reason"]
 
 
 def test_a_wrapper_that_launches_nothing_says_so(repository):

@@ -427,38 +427,31 @@ _FAILED: dict[Path, BaseException] = {}
 
 
 def _module(file: Path, shown: str, top: Path) -> ModuleType:
+    """The module of a file, imported by the name that the repository's own code would import it by."""
+    if device.kind() == "cpu":
+        stand_in_driver(device.target())
     name, place = file.stem, file.parent
     while (place / "__init__.py").is_file() and place != top:
         name, place = f"{place.name}.{name}", place.parent
-    for entry in (place, top, top / "src"):
-        if str(entry) not in sys.path and entry.is_dir():
-            sys.path.append(str(entry))
-    if device.kind() == "cpu":
-        stand_in_driver(device.target())
-    alone = "_described_" + hashlib.sha256(str(file).encode()).hexdigest()[:16]
-    loaded = sys.modules.get(alone) or sys.modules.get(name)
-    if loaded is not None and _is_of(loaded, file):
-        return loaded
+    packaged = "." in name
+    for entry in (top, top / "src", *([place] if packaged else [])):
+        _on_path(entry)
+    if not packaged:
+        # Places in compiled code are named from the path's folders on: rather ops/window.py than window.py.
+        base = top / "src" if file.is_relative_to(top / "src") else top
+        folders = place.relative_to(base).parts
+        name = ".".join([*folders, name]) if all(one.isidentifier() for one in folders) else name
     try:
         if file in _FAILED:  # a second try would find half of what it imports in place
             raise _FAILED[file]
-        module = importlib.import_module(name) if loaded is None else None
-        if module is None or not _is_of(module, file):
-            if "." in name:
-                other = sys.modules[name.partition(".")[0]]
-                raise ImportError(
-                    f"{name.partition('.')[0]} was imported from {_home(other)}, not from this commit"
-                )
-            spec = importlib.util.spec_from_file_location(alone, file)
-            assert spec is not None and spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            sys.modules[alone] = module
-            try:
-                spec.loader.exec_module(module)
-            except BaseException:
-                del sys.modules[alone]
+        try:
+            return _imported(name, file, packaged)
+        except ModuleNotFoundError as error:
+            beside = place / (error.name or "").partition(".")[0]
+            if packaged or not (beside.is_dir() or beside.with_suffix(".py").is_file()):
                 raise
-        return module
+            _on_path(place)  # it imports what lies beside it
+            return _imported(name, file, packaged)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
@@ -466,8 +459,39 @@ def _module(file: Path, shown: str, top: Path) -> ModuleType:
         raise _in_words(error, file, shown, top) from error
 
 
-def _home(module: ModuleType) -> str:
-    return str(Path(getattr(module, "__file__", None) or "elsewhere").parent.name)
+def _on_path(folder: Path) -> None:
+    if str(folder) not in sys.path and folder.is_dir():
+        sys.path.append(str(folder))
+
+
+def _imported(name: str, file: Path, packaged: bool) -> ModuleType:
+    """The module by its name where that means this file, else from the file itself."""
+    alone = "_described_" + hashlib.sha256(str(file).encode()).hexdigest()[:16]
+    if alone in sys.modules:
+        return sys.modules[alone]
+    first = name.partition(".")[0]
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if packaged or (error.name or "").partition(".")[0] != first:
+            raise
+        module = None  # a package of that name is installed
+    if module is not None and _is_of(module, file):
+        return module
+    if packaged:
+        other = getattr(sys.modules[first], "__file__", None) or "elsewhere"
+        raise ImportError(f"{first} was imported from {other}, not from this commit")
+    spec = importlib.util.spec_from_file_location(alone, file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file.name} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[alone] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[alone]
+        raise
+    return module
 
 
 def _is_of(module: ModuleType, file: Path) -> bool:
