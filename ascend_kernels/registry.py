@@ -41,4 +41,5 @@ def _described_here() -> dict[str, Op]:
         return {}
 
 
-OPS: dict[str, Op] = {**_rows(), **_described_here()}
+_HERE = _described_here()
+OPS: dict[str, Op] = {**_HERE, **{name: op for name, op in _rows().items() if name not in _HERE}}
