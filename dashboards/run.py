@@ -17,6 +17,7 @@ from typing import Any
 from ascend_model import toolchain
 
 from . import repository
+from .evaluate import why
 from .series import NOT_RUN
 from .specimen import paths_of
 
@@ -27,6 +28,7 @@ EXAMPLES = """examples:
   ascend-perf run --last 3 --compiler 1.1.0 --compiler 1.2.0
 asv itself works as well: `asv run HEAD^!`, `asv compare`, `asv publish`."""
 
+PLACE = re.compile(r'File "([^"\n]+)", line (\d+)')
 PERCENT = re.compile(r"\[\s*(\d+(?:\.\d+)?)%\]\s+\S+\s*(.*)")
 NOT_DESCRIBED = "not described yet"
 NO_CASES = "not-described"  # case that stands for an op without cases, as in ascend_kernels.harness.describe
@@ -70,6 +72,9 @@ def run(given: argparse.Namespace) -> int:
         )
         return NOTHING
     results = results_folder(given.config)
+    for name in edited_descriptions(given.config):
+        words = f"{name} has changes that are not committed: a commit is measured with its own description"
+        print(f"ascend-perf run: note: {printable(words)}", file=sys.stderr)
     try:
         code = measure(given, commits, results)
     except toolchain.ToolchainError as error:
@@ -81,7 +86,9 @@ def run(given: argparse.Namespace) -> int:
     else:
         print_summary(rows)
     if code not in (0, 2):  # asv ends with 2 when any benchmark failed; the states tell which
-        print(f"ascend-perf run: asv ended with {code}; see {results.parent / 'asv.log'}", file=sys.stderr)
+        log = results.parent / "asv.log"
+        words = f"asv ended with {code}: {what_failed(log, given.config)}; see {log}"
+        print(f"ascend-perf run: {printable(words)}", file=sys.stderr)
         return USAGE if code == 1 else code
     ran = any(n for row in rows for state, n in row["states"].items() if state != NOT_RUN)
     return 0 if ran else NOTHING
@@ -135,6 +142,35 @@ def measure(given: argparse.Namespace, commits: list[repository.Commit], results
         if missing:
             codes.append(call_asv(given, missing, results.parent / "asv.log", version))
     return max(codes)
+
+
+def what_failed(log: Path, config: str) -> str:
+    """The end of the last traceback in asv's log, with its line in the benchmarks folder."""
+    text = log.read_text(errors="replace") if log.is_file() else ""
+    folder = benchmark_dir(config)
+    places = [m for m in PLACE.finditer(text) if Path(m[1]).parent == folder]
+    at = f"{Path(places[-1][1]).relative_to(folder.parent)} line {places[-1][2]}: " if places else ""
+    return at + why(text).rpartition("describe.")[2]
+
+
+def benchmark_dir(config: str) -> Path:
+    """The folder of the benchmarks, from asv's configuration."""
+    from asv.util import load_json
+
+    settings = load_json(config, js_comments=True)
+    return Path(config).resolve().parent / settings.get("benchmark_dir", "benchmarks")
+
+
+def edited_descriptions(config: str) -> list[str]:
+    """Descriptions that differ from those of HEAD; nothing where descriptions are no part of a commit."""
+    from asv.util import load_json
+
+    settings = load_json(config, js_comments=True)
+    if "--repository" not in str(settings.get("install_command")):
+        return []
+    folder = benchmark_dir(config)
+    listed = repository.git(Path(config).resolve().parent, "diff", "--name-only", "-z", "HEAD", "--", str(folder))
+    return [name for name in listed.split("\0") if name.endswith(".py")]
 
 
 def unfinished(results: Path, commit: str) -> bool:

@@ -130,6 +130,14 @@ def test_launches_outside_of_a_description_are_tritons_own(repository):
     assert [vars(k).get("__getitem__") for k in kinds()] == before
 
 
+def test_a_device_runs_a_wrapper_as_its_users_call_it(repository, monkeypatch):
+    """Nothing stands between the wrapper and its launches; here the interpreter takes the device's place."""
+    monkeypatch.setattr(describe, "for_real", lambda: True)
+    [one] = ops_of(repository, ADD % "x + y").values()
+    assert launches(one, "16") == []
+    assert gate.verify(one, "16", "triton").state == OK
+
+
 def kinds():
     from triton.runtime import interpreter, jit
 
