@@ -24,6 +24,7 @@ not written yet; an op that holds one is `not run`, with the line that says what
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import functools
@@ -94,6 +95,7 @@ def op(
     twins: Mapping[str, Twin] | None = None,
     bytes_moved: Callable[[Arguments], int] | None = None,
     torch_form: Callable[..., Any] | None = None,
+    large: Sequence[str] = (),
 ) -> Op:
     """An `Op` of a kernel (`kernel`, `grid`, `constants`) or of a wrapper that launches some (`call`).
 
@@ -104,6 +106,7 @@ def op(
                   each, the first is the op's default; without it an autotuner's first configuration is taken
     inputs:       function of `rng` (a torch.Generator) and the case's sizes; gives the arguments by name
     cases:        id -> sizes
+    large:        ids of cases that only a device runs, as long as the model is not asked for everything
     writes:       names of the arguments written in place
     reference:    plain torch; returns what the wrapper returns, or the new contents of `writes` in order, or
                   writes them itself and returns None
@@ -134,6 +137,7 @@ def op(
         compare=compare,
         writes=writes if isinstance(writes, Todo) else names,
         root=repository_of(file),
+        file=file,
     )
     chosen = {} if isinstance(configs, Todo) else dict(configs or {})
     return Op(
@@ -141,7 +145,7 @@ def op(
         family="",
         call=made,
         reference=made.expected,
-        cases=made.cases(cases),
+        cases=made.cases(cases, large),
         writes=names,
         implementations=tuple(chosen) or (ONLY,),
         twins=twins or {},
@@ -165,8 +169,23 @@ class _Described:
     compare: Compare | Todo
     writes: Any
     root: Path
+    file: Path
 
-    def cases(self, given: Any) -> dict[str, Case]:
+    def sources(self) -> set[Path]:
+        """Every file that decides what this op comes to: of the description, and of the commit what the kernel's
+        file imports, directly or not."""
+        top = _root(self.root)
+        found = set(self.file.parent.glob("*.py"))
+        waiting = [(top / self.place.rpartition(":")[0]).resolve()]
+        while waiting:
+            file = waiting.pop()
+            if file in found or not file.is_file() or not file.is_relative_to(top):
+                continue
+            found.add(file)
+            waiting += _imported_files(file, top)
+        return found
+
+    def cases(self, given: Any, large: Sequence[str]) -> dict[str, Case]:
         """Cases that refuse to be made while something is not described, or the kernel cannot be imported."""
         if isinstance(given, Todo) or not given:
 
@@ -177,7 +196,7 @@ class _Described:
             return {LATER: Case(nothing, quick=True)}
         found = {}
         for name, sizes in given.items():
-            found[name] = Case(self.maker(sizes), quick=True, timed=True)
+            found[name] = Case(self.maker(sizes), quick=name not in large, timed=True, large=name in large)
         return found
 
     def maker(self, sizes: Any) -> Callable[[torch.Generator], Arguments]:
@@ -468,6 +487,31 @@ def _module(file: Path, shown: str, top: Path) -> ModuleType:
     except BaseException as error:
         _FAILED[file] = error
         raise _in_words(error, file, shown, top) from error
+
+
+@functools.lru_cache(maxsize=4096)
+def _imported_files(file: Path, top: Path) -> tuple[Path, ...]:
+    """Files of a checkout that a file's import statements may mean; nothing is imported to find them."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return ()
+    roots = [top, top / "src", *(p for p in file.parents if p.is_relative_to(top))]
+    found: set[Path] = {one / "__init__.py" for one in file.parents if one.is_relative_to(top)}
+    for node in ast.walk(tree):
+        names: list[tuple[Path, str]] = []
+        if isinstance(node, ast.Import):
+            names = [(root, alias.name) for alias in node.names for root in roots]
+        elif isinstance(node, ast.ImportFrom):
+            bases = [file.parents[node.level - 1]] if 0 < node.level <= len(file.parents) else roots
+            for base in bases:
+                names += [(base, ".".join(filter(None, (node.module, a.name)))) for a in node.names]
+        for base, name in names:
+            parts = name.split(".")
+            for end in range(1, len(parts) + 1):  # packages on the way, and names that are no modules
+                place = base.joinpath(*parts[:end])
+                found |= {place.with_name(place.name + ".py"), place / "__init__.py"}
+    return tuple(one.resolve() for one in found if one.is_file())
 
 
 def _on_path(folder: Path) -> None:
