@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ascend_kernels  # noqa: F401  switches the interpreter on before triton is imported
-from ascend_kernels.harness import describe, gate, suite
+from ascend_kernels.harness import describe, gate, kept, sources, suite
 from ascend_kernels.harness.describe import DescriptionError, family, op, todo
 from ascend_kernels.harness.launch import Launch, run_with
 from ascend_kernels.harness.spec import COMPILE_FAILED, CRASHED, NOT_RUN, OK, UNSUPPORTED, WRONG_RESULT
@@ -382,6 +382,73 @@ class TestOfACommit:
         [path] = environment.rglob(specimen.ON_PATH)
         assert path.read_text().splitlines() == [str(checkout), str(checkout / "src")]
         assert path.name < "zz-host.pth"
+
+
+class TestWhatARowIsKeptUnder:
+    """Another file, another row; what an op does not use leaves it as it is, and nothing is imported to tell."""
+
+    def base(self, repository: Path, text: str = SOFTMAX) -> str:
+        describe._imported_files.cache_clear()
+        [one] = ops_of(repository, text).values()
+        return sources.digest(one)
+
+    @pytest.mark.parametrize(
+        "name, counts",
+        [
+            ("src/nn/softmax.py", True),
+            ("src/nn/reduce.py", True),
+            ("src/nn/__init__.py", True),
+            ("benchmarks/shapes.py", True),
+            ("gather.py", False),
+            ("kernels/vector_add.py", False),
+            ("src/nn/unused.py", False),
+        ],
+    )
+    def test_files(self, repository, name, counts):
+        before = self.base(repository)
+        (repository / name).touch()
+        assert (self.base(repository) != before) == (name == "benchmarks/shapes.py")
+        with open(repository / name, "a") as file:
+            file.write("\nMORE = 1\n")
+        assert (self.base(repository) != before) == counts
+        assert not {m for m in sys.modules if m.partition(".")[0] == "nn"}
+
+    def test_the_description(self, repository):
+        assert self.base(repository) != self.base(repository, SOFTMAX.replace("1e-6", "1e-7"))
+
+    @pytest.mark.parametrize(
+        "line",
+        ["import nn.deep.one", "from nn.deep import one", "from .deep.one import x", "from . import deep.one"],
+    )
+    def test_imports_however_they_are_written(self, repository, line):
+        deep = repository / "src/nn/deep"
+        deep.mkdir()
+        (deep / "__init__.py").write_text("")
+        (deep / "one.py").write_text("x = 1\n")
+        reduce = repository / "src/nn/reduce.py"
+        line = line.replace("from . import deep.one", "def late():\n    from .deep import one")
+        reduce.write_text(f"{reduce.read_text()}\n{line}\n")
+        before = self.base(repository)
+        (deep / "one.py").write_text("x = 2\n")
+        assert self.base(repository) != before
+
+    def test_a_missing_module_is_not_kept(self, repository, monkeypatch, tmp_path):
+        monkeypatch.setenv("ASCEND_PERF_CACHE", str(tmp_path / "cache"))
+        file = repository / "kernels/vector_add.py"
+        file.write_text("import not_installed_anywhere\n" + file.read_text())
+        [one] = ops_of(repository, ADD % "x + y").values()
+        entry = suite._guarded(
+            lambda *_: suite._model_entry(suite.Row(one, "16", "triton"), "Ascend910B1"), one, "16", ""
+        )
+        assert entry["state"] == UNSUPPORTED
+        kept.write("k", entry)
+        assert kept.read("k") is None
+
+
+def test_large_cases_are_for_devices(repository):
+    [one] = ops_of(repository, (ADD % "x + y").replace("inputs=", 'large=("3000",), inputs=')).values()
+    assert one.quick_cases() == ["16"] and one.timed_cases() == ["16", "3000"]
+    assert suite.modelled_cases(one) == ["16"]
 
 
 @pytest.mark.compiler

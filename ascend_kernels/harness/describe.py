@@ -176,7 +176,7 @@ class _Described:
         file imports, directly or not."""
         top = _root(self.root)
         found = set(self.file.parent.glob("*.py"))
-        waiting = [(top / self.place.rpartition(":")[0]).resolve()]
+        waiting = [(top / self.place.rpartition(":")[0]).resolve(), *_imported_files(self.file, top)]
         while waiting:
             file = waiting.pop()
             if file in found or not file.is_file() or not file.is_relative_to(top):

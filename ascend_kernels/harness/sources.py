@@ -29,12 +29,10 @@ def digest(op: Op) -> str:
     files = {file for package in INSTRUMENT for file in _package(package)}
     if hasattr(op.call, "sources"):  # a described kernel, which is not imported yet
         files |= op.call.sources()
-    start = set(modules_of(op))
-    own = {name.partition(".")[0] for name in start}
-    for name in closure(start, own):
-        file = _file(name)
-        if file:
-            files.add(file)
+    else:
+        start = set(modules_of(op))
+        own = {name.partition(".")[0] for name in start}
+        files |= {file for name in closure(start, own) if (file := _file(name))}
     # an old commit's package lies elsewhere than the new one's, so folders do not count
     parts = sorted((file.name, hashlib.sha256(file.read_bytes()).hexdigest()) for file in files)
     return hashlib.sha256(repr(parts).encode()).hexdigest()
@@ -107,7 +105,9 @@ def imports(file: Path, name: str) -> tuple[str, ...]:
 @functools.cache
 def _libraries() -> tuple[Path, ...]:
     kinds = ("stdlib", "platstdlib", "purelib", "platlib")
-    return tuple({Path(sysconfig.get_path(kind)).resolve() for kind in kinds})
+    # An asv environment has the host's packages on its path, which lie in the host's folders.
+    host = {Path(one).resolve() for one in sys.path if Path(one).name in ("site-packages", "dist-packages")}
+    return tuple({Path(sysconfig.get_path(kind)).resolve() for kind in kinds} | host)
 
 
 def is_library(name: str, own: set[str]) -> bool:
