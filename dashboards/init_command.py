@@ -38,7 +38,7 @@ then write what each todo(...) of benchmarks/bench_kernels.py asks for, commit, 
 exit codes: 0 described, 3 no kernels, 4 usage or environment."""
 
 NO_KERNELS, USAGE = 3, 4
-OURS = ("ascend_kernels", "ascend_model", "dashboards")
+OURS = ("ascend_kernels", "ascend_model", "ascend_pytest", "dashboards")
 NOT_KERNELS = re.compile(
     r"(^|/)(tests?|testing|docs?|examples?|\.\w[^/]*)/|(^|/)(test_[^/]*|[^/]*_test|conftest|setup)\.py$"
 )

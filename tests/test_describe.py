@@ -432,6 +432,25 @@ class TestWhatARowIsKeptUnder:
         (deep / "one.py").write_text("x = 2\n")
         assert self.base(repository) != before
 
+    def test_what_the_description_imports(self, repository):
+        (repository / "references.py").write_text("ONE = 1\n")
+        text = SOFTMAX.replace("lambda x: torch", "lambda x: __import__('references') and torch")
+        bench = repository / "benchmarks/bench_mine.py"
+        self.base(repository, text)
+        bench.write_text("import references\n" + bench.read_text())
+
+        def now():
+            describe._imported_files.cache_clear()
+            spec = describe.importlib.util.spec_from_file_location("_of_test_imports", bench)
+            module = describe.importlib.util.module_from_spec(spec)
+            sys.path.append(str(repository))
+            spec.loader.exec_module(module)
+            return sources.digest(module.FAMILY.ops["softmax"])
+
+        before = now()
+        (repository / "references.py").write_text("ONE = 2\n")
+        assert now() != before
+
     def test_a_missing_module_is_not_kept(self, repository, monkeypatch, tmp_path):
         monkeypatch.setenv("ASCEND_PERF_CACHE", str(tmp_path / "cache"))
         file = repository / "kernels/vector_add.py"
