@@ -12,6 +12,7 @@ import functools
 import hashlib
 import importlib.util
 import inspect
+import os
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -105,9 +106,12 @@ def imports(file: Path, name: str) -> tuple[str, ...]:
 @functools.cache
 def _libraries() -> tuple[Path, ...]:
     kinds = ("stdlib", "platstdlib", "purelib", "platlib")
-    # An asv environment has the host's packages on its path, which lie in the host's folders.
-    host = {Path(one).resolve() for one in sys.path if Path(one).name in ("site-packages", "dist-packages")}
-    return tuple({Path(sysconfig.get_path(kind)).resolve() for kind in kinds} | host)
+    found = {Path(sysconfig.get_path(kind)).resolve() for kind in kinds}
+    # An environment of asv inherits those of the interpreter that made it.
+    found |= {Path(p).resolve() for p in sys.path if Path(p).name in ("site-packages", "dist-packages")}
+    # That environment itself holds nothing but a commit's kernels.
+    own = os.environ.get("ASV_ENV_DIR")
+    return tuple(one for one in found if not own or not one.is_relative_to(Path(own).resolve()))
 
 
 def is_library(name: str, own: set[str]) -> bool:
@@ -129,7 +133,7 @@ def _file(name: str) -> Path | None:
     if module is None:
         try:
             spec = importlib.util.find_spec(name)
-        except (ImportError, AttributeError, ValueError):
+        except Exception:  # finding a submodule imports its package, which may raise anything
             return None
         place = spec.origin if spec and spec.has_location else None
     return Path(place) if place and place.endswith(".py") and Path(place).is_file() else None
