@@ -96,6 +96,57 @@ def constant(value: Any) -> Any:
     return value
 
 
+FORTY_CORES = ("Ascend910B3", "Ascend910B4", "Ascend910_9362", "Ascend910_9372")  # the others have 48 vector cores
+
+
+class AbsentDriver:
+    """Answers what a module asks of triton's driver while it is imported (an autotuner its benchmarker, a launch
+    plan the number of cores), for an NPU that is not there.  It runs nothing."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.utils = self
+
+    def get_benchmarker(self):
+        def refuse(*_, **__):
+            raise RuntimeError(f"no {self.target} here: nothing can be tuned")
+
+        return refuse
+
+    def get_current_target(self):
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("npu", self.target, 0)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_aivector_core_num(self) -> int:
+        return 40 if self.target in FORTY_CORES else 48
+
+    def get_aicore_num(self) -> int:
+        return self.get_aivector_core_num() // 2
+
+    def get_device_properties(self, device: Any = 0) -> dict[str, int]:
+        vector = self.get_aivector_core_num()
+        return {"max_shared_mem": 1, "num_aicore": vector // 2, "num_vectorcore": vector}
+
+
+def stand_in_driver(target: str) -> None:
+    """Where triton has no driver of a device, let a module be imported that asks for one."""
+    import warnings
+
+    from triton.backends import backends
+    from triton.runtime.driver import driver
+
+    if driver.active is not driver.default:
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there is no device's compiler is no news here
+        if not any(one.driver.is_active() for one in backends.values()):
+            driver.set_active(AbsentDriver(target))
+
+
 def captured(kernel: Any) -> list[str]:
     """Values from outside that a kernel and the functions it calls are compiled with: globals, attributes of
     modules, defaults of arguments.  A file can change them without changing any of those functions."""
@@ -141,6 +192,7 @@ def lower(request: dict[str, Any]) -> dict[str, Any]:
     from triton.compiler import ASTSource
     from triton.runtime.jit import JITFunction
 
+    stand_in_driver(request["target"])
     kernel = load_kernel(request)
     while not isinstance(kernel, JITFunction):
         kernel = kernel.fn  # autotuner, heuristics

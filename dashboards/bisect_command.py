@@ -29,11 +29,11 @@ from dashboards.evaluate import (
 from dashboards.repository import Commit, RepositoryError
 from dashboards.results import ResultsError
 from dashboards.series import BUILD_FAILED, NOT_RUN, OK, direction_of, worse
+from dashboards.specimen import paths_of
 from dashboards.text import change, figures, plain
 
 FOUND, NO_CULPRIT, USAGE = 0, 3, 4
 MEASURED = ("device_time", "device_time_cold", "host_time")
-SPECIMEN = re.compile(r"dashboards\.specimen \{build_dir\} \{env_dir\} (\S+)(?: --keep ((?:\w+ ?)+))?")
 DEEPEST_MERGE = 5
 BLAMING = (bisect.STEP, bisect.SEVERAL)
 
@@ -155,20 +155,9 @@ def checked(given: argparse.Namespace) -> Setup:
     os.environ.setdefault("ASCEND_PERF_CACHE", str(results.parent.resolve() / "cache"))
     target, chosen = target_of(given)
     return Setup(
-        repo, config.relative_to(repo), results, good, bad, _specimen_paths(settings, repo, config),
+        repo, config.relative_to(repo), results, good, bad, paths_of(settings),
         _compilers(given.compiler, target), target, chosen, given,
     )  # fmt: skip
-
-
-def _specimen_paths(settings: dict[str, Any], repo: Path, config: Path) -> tuple[str, ...]:
-    """What decides a commit's kernels, as git pathspecs; nothing where the whole commit is installed."""
-    commands = settings.get("install_command") or []
-    found = SPECIMEN.search(" ".join([commands] if isinstance(commands, str) else commands))
-    if not found:
-        return ()
-    # asv installs from the top of a checkout
-    kept = (found[2] or "").split()
-    return (f":(top){found[1]}", *(f":(top,exclude){found[1]}/{one}" for one in kept))
 
 
 def _compilers(text: str | None, target: Target) -> tuple[str, ...]:

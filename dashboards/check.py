@@ -247,7 +247,7 @@ def _state_verdict(history: History, row: int, at: int, earlier: str, state: str
     reason = history.detail(row, at).reason
     nan = math.nan
     if state == NOT_RUN:
-        return (MISSING, nan, nan, "no result at the head") if earlier == OK else None
+        return (MISSING, nan, nan, reason or "no result at the head") if earlier == OK else None
     if state == OK:
         return (FIXED, nan, nan, f"was {earlier}") if earlier in FAILING else None
     if earlier == OK:

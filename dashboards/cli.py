@@ -18,6 +18,7 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
+    "init": Command("dashboards.init_command", "describe the kernels of your own repository, as far as it tells"),
     "run": Command("dashboards.run", "measure commits with asv: verdict first, then numbers"),
     "dashboard": Command("dashboards.pages.build", "build the pages from the results"),
     "serve": Command("dashboards.pages.serve", "serve the pages to this machine alone"),
@@ -61,6 +62,12 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         return 0
+    except Exception as error:
+        spec = sys.modules.get("ascend_kernels.harness.spec")
+        if spec is None or not isinstance(error, spec.NotDescribed):
+            raise
+        print(f"ascend-perf {chosen}: {error}", file=sys.stderr)
+        return USAGE
 
 
 def _version() -> str:

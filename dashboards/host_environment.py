@@ -31,6 +31,7 @@ from asv import environment, machine, runner
 from asv.console import log
 
 from ascend_model import toolchain
+from dashboards.series import SILENT_STATES
 
 MEASURED_WITH = ("triton-ascend", "ascendnpu-ir", "triton", "torch", "torch_npu")
 CANN = ("ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH")
@@ -197,7 +198,7 @@ def read_prepared(folder: Path, benchmark: str) -> dict[tuple[str, ...], tuple[A
     for row in rows:
         if row["state"] == "ok":
             found[row["case"], row["impl"]] = row["values"].get(metric, math.nan), ""
-        elif row["state"] == "unsupported here":
+        elif row["state"] in SILENT_STATES:
             found[row["case"], row["impl"]] = math.nan, ""
         else:
             found[row["case"], row["impl"]] = None, f"{row['state']}: {row['reason']}"

@@ -58,6 +58,8 @@ def resolve(repo: str | Path, revision: str) -> str:
                 "(git fetch --unshallow)"
             ) from None
         reason = str(error)
+        if revision == "HEAD" and reason.startswith("git ended"):
+            raise RepositoryError("there is no commit here yet: git commit first") from None
         raise RepositoryError(
             f"unknown revision {revision!r}" + ("" if reason.startswith("git ended") else f": {reason}")
         ) from None

@@ -17,6 +17,9 @@ from typing import Any
 from ascend_model import toolchain
 
 from . import repository
+from .evaluate import why
+from .series import NOT_RUN
+from .specimen import paths_of
 
 EXAMPLES = """examples:
   ascend-perf run                          the newest commit, if it is not measured yet
@@ -25,7 +28,10 @@ EXAMPLES = """examples:
   ascend-perf run --last 3 --compiler 1.1.0 --compiler 1.2.0
 asv itself works as well: `asv run HEAD^!`, `asv compare`, `asv publish`."""
 
+PLACE = re.compile(r'File "([^"\n]+)", line (\d+)')
 PERCENT = re.compile(r"\[\s*(\d+(?:\.\d+)?)%\]\s+\S+\s*(.*)")
+NOT_DESCRIBED = "not described yet"
+NO_CASES = "not-described"  # case that stands for an op without cases, as in ascend_kernels.harness.describe
 NOTHING = 3
 USAGE = 4
 
@@ -35,9 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument("range", nargs="?", help="git range or revision (default: HEAD)")
     parser.add_argument("--last", type=int, metavar="N", help="the last N commits that touch kernels")
-    parser.add_argument(
-        "--paths", nargs="*", help="folders that count as kernels (default: ascend_kernels, or all)"
-    )
+    parser.add_argument("--paths", nargs="*", help="what counts as kernels (default: what asv.conf.json installs)")
     parser.add_argument("--every-commit", action="store_true", help="also commits that touch no kernel")
     parser.add_argument(
         "--compiler", action="append", help="ascendnpu-ir version (repeatable); another is another series"
@@ -58,6 +62,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """0 measured, 3 nothing was measured, 4 usage or environment, else asv's own code for a broken set-up."""
+    if not Path(given.config).is_file():
+        words = f"no {given.config} here; run it from the top of your repository, or write one: ascend-perf init"
+        print(f"ascend-perf run: {words}", file=sys.stderr)
+        return USAGE
     try:
         commits = choose(given)
     except repository.RepositoryError as error:
@@ -68,11 +76,10 @@ def run(given: argparse.Namespace) -> int:
             "ascend-perf run: no commit in that range touches kernels; --every-commit takes all", file=sys.stderr
         )
         return NOTHING
-    if not Path(given.config).is_file():
-        words = f"no {given.config} here; run it from the folder of your project, or name it with --config"
-        print(f"ascend-perf run: {words}", file=sys.stderr)
-        return USAGE
     results = results_folder(given.config)
+    for name in edited_descriptions(given.config):
+        words = f"{name} has changes that are not committed: a commit is measured with its own description"
+        print(f"ascend-perf run: note: {printable(words)}", file=sys.stderr)
     try:
         code = measure(given, commits, results)
     except toolchain.ToolchainError as error:
@@ -84,9 +91,12 @@ def run(given: argparse.Namespace) -> int:
     else:
         print_summary(rows)
     if code not in (0, 2):  # asv ends with 2 when any benchmark failed; the states tell which
-        print(f"ascend-perf run: asv ended with {code}; see {results.parent / 'asv.log'}", file=sys.stderr)
+        log = results.parent / "asv.log"
+        words = f"asv ended with {code}: {what_failed(log, given.config)}; see {log}"
+        print(f"ascend-perf run: {printable(words)}", file=sys.stderr)
         return USAGE if code == 1 else code
-    return 0 if any(sum(row["states"].values()) for row in rows) else NOTHING
+    ran = any(n for row in rows for state, n in row["states"].items() if state != NOT_RUN)
+    return 0 if ran else NOTHING
 
 
 def choose(given: argparse.Namespace) -> list[repository.Commit]:
@@ -103,9 +113,11 @@ def choose(given: argparse.Namespace) -> list[repository.Commit]:
     if given.last is not None:
         wanted.append(f"--max-count={max(0, given.last)}")
     paths = given.paths
-    if paths is None and not given.every_commit and Path("ascend_kernels").is_dir():
-        # The harness is the instrument; a commit that only changes it leaves every kernel as it was.
-        paths = ["ascend_kernels", ":(exclude)ascend_kernels/harness"]
+    if paths is None and not given.every_commit:
+        from asv.util import load_json
+
+        # The configuration says what of a commit is installed; one that leaves it as it was leaves every number.
+        paths = paths_of(load_json(given.config, js_comments=True))
     text = repository.git(
         ".", "log", "--first-parent", "-z", "--format=%H%x00%an%x00%ct%x00%s", *wanted, "--", *(paths or [])
     )
@@ -128,10 +140,49 @@ def measure(given: argparse.Namespace, commits: list[repository.Commit], results
     codes = [0]
     for version in given.compiler or [None]:
         again = given.force or given.fresh
-        missing = [c for c in commits if again or not measured(given.config, results, c.hash, version)]
+        missing = [
+            c
+            for c in commits
+            if again or unfinished(results, c.hash) or not measured(given.config, results, c.hash, version)
+        ]
         if missing:
             codes.append(call_asv(given, missing, results.parent / "asv.log", version))
     return max(codes)
+
+
+def what_failed(log: Path, config: str) -> str:
+    """The end of the last traceback in asv's log, with its line in the benchmarks folder."""
+    text = log.read_text(errors="replace") if log.is_file() else ""
+    folder = benchmark_dir(config)
+    places = [m for m in PLACE.finditer(text) if Path(m[1]).parent == folder]
+    at = f"{Path(places[-1][1]).relative_to(folder.parent)} line {places[-1][2]}: " if places else ""
+    return at + why(text).rpartition("describe.")[2]
+
+
+def benchmark_dir(config: str) -> Path:
+    """The folder of the benchmarks, from asv's configuration."""
+    from asv.util import load_json
+
+    settings = load_json(config, js_comments=True)
+    return Path(config).resolve().parent / settings.get("benchmark_dir", "benchmarks")
+
+
+def edited_descriptions(config: str) -> list[str]:
+    """Descriptions that differ from those of HEAD; nothing where descriptions are no part of a commit."""
+    from asv.util import load_json
+
+    settings = load_json(config, js_comments=True)
+    if "--repository" not in str(settings.get("install_command")):
+        return []
+    folder = benchmark_dir(config)
+    listed = repository.git(Path(config).resolve().parent, "diff", "--name-only", "-z", "HEAD", "--", str(folder))
+    return [name for name in listed.split("\0") if name.endswith(".py")]
+
+
+def unfinished(results: Path, commit: str) -> bool:
+    """Whether a commit has ops that were not described when it was measured; they may be by now."""
+    rows = states_of(results, commit)
+    return any(one["state"] == NOT_RUN and str(one.get("reason")).startswith(NOT_DESCRIBED) for one in rows)
 
 
 def measured(config: str, results: Path, commit: str, version: str | None) -> bool:
@@ -255,18 +306,10 @@ def summary(results: Path, commits: list[repository.Commit]) -> list[dict[str, A
     """A row a commit: how many rows of ops and of twins ended in which state, from the sidecars."""
     rows = []
     for commit in commits:
-        last: dict[tuple[str, ...], dict[str, Any]] = {}
-        place = results / "states" / f"{commit.hash}.jsonl"
-        for line in place.read_text(errors="replace").splitlines() if place.is_file() else ():
-            try:
-                one = json.loads(line)
-                key = (one["suite"], one["case"], one["impl"], json.dumps(one["versions"], sort_keys=True))
-            except (ValueError, KeyError, TypeError):
-                continue
-            last[key] = one
-        states = Counter(one["state"] for one in last.values() if one.get("role") != "twin")
-        twins = Counter(one["state"] for one in last.values() if one.get("role") == "twin")
-        bad = [o for o in last.values() if o.get("role") == "op" and o["state"] not in ("ok", "unsupported here")]
+        last = states_of(results, commit.hash)
+        states = Counter(one["state"] for one in last if one.get("role") != "twin")
+        twins = Counter(one["state"] for one in last if one.get("role") == "twin")
+        bad = [o for o in last if o.get("role") == "op" and o["state"] not in ("ok", "unsupported here")]
         rows.append(
             {
                 "commit": commit.hash,
@@ -277,6 +320,23 @@ def summary(results: Path, commits: list[repository.Commit]) -> list[dict[str, A
             }
         )
     return rows
+
+
+def states_of(results: Path, commit: str) -> list[dict[str, Any]]:
+    """The sidecar's last line of every case and implementation of a commit.  An op that got cases has outgrown
+    the line that stood for it before."""
+    last: dict[tuple[str, ...], dict[str, Any]] = {}
+    place = results / "states" / f"{commit}.jsonl"
+    for line in place.read_text(errors="replace").splitlines() if place.is_file() else ():
+        try:
+            one = json.loads(line)
+            key = (one["suite"], one["case"], one["impl"], json.dumps(one["versions"], sort_keys=True))
+            one["state"]
+        except (ValueError, KeyError, TypeError):
+            continue
+        last[key] = one
+    grown = {one["suite"] for one in last.values() if one["case"] != NO_CASES}
+    return [one for one in last.values() if one["case"] != NO_CASES or one["suite"] not in grown]
 
 
 def print_summary(rows: list[dict[str, Any]]) -> None:

@@ -3,7 +3,9 @@
 import argparse
 import importlib
 import json
+import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -133,6 +135,7 @@ class TestChoosingCommits:
         sh("git", "init", "-q", "-b", "main", folder=tmp_path)
         sh("git", "config", "user.name", "Test", folder=tmp_path)
         sh("git", "config", "user.email", "test@localhost", folder=tmp_path)
+        shutil.copy(Path(__file__).parent.parent / "asv.conf.json", tmp_path)
         for i, path in enumerate(
             ["ascend_kernels/a.py", "README", "ascend_kernels/harness/gate.py", "ascend_kernels/b.py", "docs/x"]
         ):
@@ -156,6 +159,13 @@ class TestChoosingCommits:
         assert self.chosen("--last", "9", "--paths", "docs") == ["commit 4"]
         assert self.chosen("HEAD~3", "--last", "9") == ["commit 0"]
 
+    def test_commits_that_touch_what_another_repository_installs(self, repo):
+        settings = (repo / "asv.conf.json").read_text()
+        own = settings.replace("ascend_kernels --keep harness", "--repository docs README 'no such'")
+        assert own != settings
+        (repo / "asv.conf.json").write_text(own)
+        assert self.chosen("--last", "9") == ["commit 1", "commit 4"]
+
     @pytest.mark.parametrize("bad", ["nope", "nope..HEAD", "HEAD..nope", "--upload-pack=x"])
     def test_unknown_revisions(self, repo, bad, capsys):
         assert cli.main(["run", bad]) == 4
@@ -164,8 +174,59 @@ class TestChoosingCommits:
     def test_no_commit_and_no_configuration(self, repo, capsys):
         assert cli.main(["run", "HEAD~2..HEAD~1", "--paths", "nothing"]) == 3
         assert "no commit in that range touches kernels" in capsys.readouterr().err
+        (repo / "asv.conf.json").unlink()
         assert cli.main(["run"]) == 4
         assert "no asv.conf.json here" in capsys.readouterr().err
+
+
+LOG = """
+   Traceback (most recent call last):
+     File "/elsewhere/asv/benchmark.py", line 12, in <module>
+     File "{folder}/benchmarks/bench_kernels.py", line 21, in <module>
+       op(
+     File "/elsewhere/describe.py", line 112, in op
+       raise DescriptionError(
+   ascend_kernels.harness.describe.DescriptionError: op 'Read': say this
+   Last error: Command 'python' returned non-zero exit status 1
+   Failed to build the project and import the benchmark suite.
+"""
+
+
+class TestDescriptionsOfAnotherRepository:
+    @pytest.fixture
+    def repo(self, tmp_path, monkeypatch):
+        sh("git", "init", "-q", "-b", "main", folder=tmp_path)
+        sh("git", "config", "user.name", "Test", folder=tmp_path)
+        sh("git", "config", "user.email", "test@localhost", folder=tmp_path)
+        settings = {"version": 1, "results_dir": ".asv/results", "install_command": ["x --repository kernels"]}
+        (tmp_path / "asv.conf.json").write_text(json.dumps(settings))
+        (tmp_path / "benchmarks").mkdir()
+        (tmp_path / "benchmarks/bench_kernels.py").write_text("ONE = 1\n")
+        monkeypatch.chdir(tmp_path)
+        return tmp_path
+
+    def test_no_commit_yet(self, repo, capsys):
+        assert cli.main(["run"]) == 4
+        assert "there is no commit here yet" in capsys.readouterr().err
+
+    def test_edits_that_no_commit_has_are_said(self, repo):
+        sh("git", "add", "-A", folder=repo)
+        sh("git", "commit", "-qm", "one", folder=repo)
+        assert run.edited_descriptions("asv.conf.json") == []
+        (repo / "benchmarks/new.py").write_text("")
+        (repo / "benchmarks/bench_kernels.py").write_text("ONE = 2\n")
+        assert run.edited_descriptions("asv.conf.json") == ["benchmarks/bench_kernels.py"]
+        (repo / "asv.conf.json").write_text("{}")
+        assert run.edited_descriptions("asv.conf.json") == []
+
+    def test_a_mistake_in_a_description_is_named_by_its_line(self, repo):
+        log = repo / "asv.log"
+        assert run.what_failed(log, "asv.conf.json") == "asv said nothing"
+        log.write_text(LOG.format(folder=repo.resolve()))
+        wanted = "benchmarks/bench_kernels.py line 21: DescriptionError: op 'Read': say this"
+        assert run.what_failed(log, "asv.conf.json") == wanted
+        log.write_text("words\nlast words\n")
+        assert run.what_failed(log, "asv.conf.json") == "last words"
 
 
 def test_untrusted_text_cannot_move_the_cursor():

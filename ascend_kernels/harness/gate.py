@@ -19,12 +19,14 @@ from .launch import Launch, on_device, run_with
 from .spec import (
     COMPILE_FAILED,
     CRASHED,
+    NOT_RUN,
     OK,
     UNSUPPORTED,
     WRONG_RESULT,
     Arguments,
     CompileFailed,
     Fault,
+    NotDescribed,
     Op,
     PlanError,
     Unsupported,
@@ -208,7 +210,10 @@ def verify(
     call = op.calls()[impl]
     # The model and the interpreter work on CPU tensors whatever device is there.
     place = device.tensors(device.kind()) if runner is on_device else "cpu"
-    expected = expected or Expected.of(op, case)
+    try:
+        expected = expected or Expected.of(op, case)
+    except (NotDescribed, Unsupported) as error:
+        return Verdict(*_state_of(error))
     arguments = expected.arguments
     try:
         with run_with(runner):
@@ -286,6 +291,8 @@ def differ(first: Run, second: Run) -> str | None:
 
 def _state_of(error: Exception) -> tuple[str, str]:
     words = f"{type(error).__name__}: {error}"
+    if isinstance(error, NotDescribed):
+        return NOT_RUN, str(error)
     if isinstance(error, Unsupported | PlanError):
         return UNSUPPORTED, str(error)
     if isinstance(error, Fault):

@@ -65,6 +65,11 @@ def launch(
     _RUNNER.get()(Launch(kernel, tuple(grid), dict(args), dict(constants or {}), options))
 
 
+def for_real() -> bool:
+    """Whether launches now go to an NPU or a GPU."""
+    return _RUNNER.get() is on_device and device.kind() != "cpu"
+
+
 @contextlib.contextmanager
 def run_with(runner: Callable[[Launch], None]) -> Iterator[None]:
     """Every launch inside the block goes to `runner`."""

@@ -27,10 +27,10 @@ INSTRUMENT = ("ascend_model", "ascend_kernels.harness")
 def digest(op: Op) -> str:
     """Hash of the instrument and of every file that `op` is made of."""
     files = {file for package in INSTRUMENT for file in _package(package)}
-    for name in closure(set(modules_of(op))):
-        file = _file(name)
-        if file:
-            files.add(file)
+    if hasattr(op.call, "sources"):  # a described kernel, which is not imported yet
+        files |= op.call.sources()
+    else:
+        files |= {file for name in closure(set(modules_of(op))) if (file := _file(name))}
     # an old commit's package lies elsewhere than the new one's, so folders do not count
     parts = sorted((file.name, hashlib.sha256(file.read_bytes()).hexdigest()) for file in files)
     return hashlib.sha256(repr(parts).encode()).hexdigest()

@@ -37,6 +37,10 @@ class Fault(RuntimeError):
     """The kernel did something no right kernel does, such as an access outside its buffers."""
 
 
+class NotDescribed(Exception):
+    """Nothing can be run yet, or not at this commit: the description lacks something; the message says what."""
+
+
 class PlanError(ValueError):
     """A launch plan does not fit the device; raised before anything is compiled or written."""
 

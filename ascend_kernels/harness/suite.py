@@ -32,7 +32,7 @@ import torch
 from . import device, isolated, kept, state
 from .gate import Expected, Verdict, verify
 from .model import Modelled
-from .spec import CRASHED, OK, UNSUPPORTED, Op
+from .spec import CRASHED, NOT_RUN, OK, UNSUPPORTED, NotDescribed, Op, Unsupported
 
 MEASURED = {
     # metric -> kind of sample, label
@@ -162,7 +162,7 @@ def _suite(kind: str, op: Op, cases: list[str], metrics: dict[str, str], module:
 
     def setup(self, prepared: dict, case: str, impl: str) -> None:
         entry = prepared.get(name, {}).get((case, impl))
-        if entry is None or entry["state"] == UNSUPPORTED:
+        if entry is None or entry["state"] in (UNSUPPORTED, NOT_RUN):
             raise NotImplementedError("not at this commit" if entry is None else entry["reason"])
 
     body: dict[str, Any] = {
@@ -270,6 +270,10 @@ def _found(found: dict[str, Any], row: Row, entry: dict[str, Any]) -> None:
 def _guarded(entry_of: Callable[[Op, str, str], dict[str, Any]], op: Op, case: str, impl: str) -> dict[str, Any]:
     try:
         return entry_of(op, case, impl)
+    except NotDescribed as error:
+        return {"state": NOT_RUN, "reason": str(error)}
+    except Unsupported as error:
+        return {"state": UNSUPPORTED, "reason": str(error)}
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(place.filename).name}:{place.lineno}"
