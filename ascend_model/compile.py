@@ -18,6 +18,7 @@ import json
 import os
 import re
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -343,8 +344,12 @@ def run_compiler(linalg: str, flags: list[str], version: str, timeout: float) ->
             0
         ]
         errors = [line for line in words.splitlines() if "error:" in line.lower() and not HIVMC.search(line)]
+        errors.sort(key=lambda line: "pipeline" in line)  # the line that says why comes first
         if errors or not hivm.strip():
-            text = "\n".join(errors) or _first_words(words) or f"bishengir-compile ended with {done.returncode}"
+            own = "\n".join(line for line in words.splitlines() if not HIVMC.search(line))
+            text = "\n".join(errors) or _first_words(own) or f"bishengir-compile ended with {done.returncode}"
+            if done.returncode < 0:
+                text = f"bishengir-compile crashed: {signal.Signals(-done.returncode).name}\n{text}"
             status = UB_OVERFLOW if "ub overflow" in text.lower() else COMPILE_FAILED
             return _failure(status, text.replace(str(source), "kernel.mlir"), notes)
         last.write_text(hivm)

@@ -322,6 +322,7 @@ def _launch(
             outputs,
             counts,
             findings=findings,
+            notes=made.notes,
             executed_ops=executed,
             model_version=version,
         )
@@ -343,6 +344,7 @@ def _launch(
         dict(zip(PIPES, busy)) if numbers else {},
         stalls if numbers else {},
         findings,
+        notes=made.notes,
         program_cycles=tuple(per_program) if numbers else (),
         critical_path=critical_path(events[slowest], per_program[slowest]) if trace and numbers else {},
         executed_ops=executed,
