@@ -246,8 +246,12 @@ def _(g):
     cache = normal(g, 15, 16, 64)
     table = torch.stack([torch.randperm(15, generator=g)[:4] for _ in range(3)]).int()
     start = torch.tensor([0, 5, 69, 101], dtype=torch.int32)
-    parts = [
-        cache[table[r].long()].reshape(-1, 64)[: int(start[r + 1] - start[r])] for r in range(3)
-    ]
-    args = {"cache_ptr": cache, "table_ptr": table, "start_ptr": start, "out_ptr": torch.zeros(101, 64), "pages": 4}
+    parts = [cache[table[r].long()].reshape(-1, 64)[: int(start[r + 1] - start[r])] for r in range(3)]
+    args = {
+        "cache_ptr": cache,
+        "table_ptr": table,
+        "start_ptr": start,
+        "out_ptr": torch.zeros(101, 64),
+        "pages": 4,
+    }
     return Launch((3, 4), args, {"out_ptr": torch.cat(parts)})

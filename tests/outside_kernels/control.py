@@ -96,7 +96,9 @@ def early_return(x_ptr, flag_ptr, out_ptr, BLOCK: tl.constexpr):
 @outside(early_return, "programs that return early", BLOCK=128)
 def _(g):
     x, flag = normal(g, 6, 128), torch.tensor([1, 0, 1, 1, 0, 0], dtype=torch.int32)
-    return Launch((6,), {"x_ptr": x, "flag_ptr": flag, "out_ptr": torch.zeros_like(x)}, {"out_ptr": x * 2 * flag[:, None]})
+    return Launch(
+        (6,), {"x_ptr": x, "flag_ptr": flag, "out_ptr": torch.zeros_like(x)}, {"out_ptr": x * 2 * flag[:, None]}
+    )
 
 
 @triton.jit
@@ -184,8 +186,41 @@ def atomic_cas_lock(lock_ptr, total_ptr, x_ptr):
 @outside(atomic_cas_lock, "a lock by atomic compare-and-swap")
 def _(g):
     x = ints(g, 0, 100, 5)
-    args = {"lock_ptr": torch.zeros(1, dtype=torch.int32), "total_ptr": torch.zeros(1, dtype=torch.int32), "x_ptr": x}
-    return Launch((5,), args, {"total_ptr": x.sum().reshape(1), "lock_ptr": torch.zeros(1)})
+    args = {
+        "lock_ptr": torch.zeros(1, dtype=torch.int32),
+        "total_ptr": torch.zeros(1, dtype=torch.int32),
+        "x_ptr": x,
+    }
+    want = {"total_ptr": x.sum().reshape(1), "lock_ptr": torch.zeros(1)}
+    return Launch((5,), args, want, faults={"swap gone": want, "swapped value returned": None})
+
+
+@triton.jit
+def atomic_cas_value(x_ptr, out_ptr):
+    tl.store(out_ptr, tl.atomic_cas(x_ptr, 0, 1))
+
+
+@outside(atomic_cas_value, "the value that tl.atomic_cas returns")
+def _(g):
+    def values(x, old):
+        return {"x_ptr": torch.tensor([x]), "out_ptr": torch.tensor([old])}
+
+    args = {"x_ptr": torch.zeros(1, dtype=torch.int32), "out_ptr": torch.full((1,), 9, dtype=torch.int32)}
+    return Launch(
+        (1,), args, values(1, 0), faults={"swap gone": values(0, 0), "swapped value returned": values(1, 1)}
+    )
+
+
+@triton.jit
+def atomic_exchange(x_ptr, out_ptr):
+    tl.store(out_ptr, tl.atomic_xchg(x_ptr, 7))
+
+
+@outside(atomic_exchange, "the value that tl.atomic_xchg returns is used")
+def _(g):
+    args = {"x_ptr": torch.full((1,), 3, dtype=torch.int32), "out_ptr": torch.full((1,), 9, dtype=torch.int32)}
+    want = {"x_ptr": torch.tensor([7]), "out_ptr": torch.tensor([3])}
+    return Launch((1,), args, want, faults={"exchange gone": {**want, "x_ptr": torch.tensor([3])}})
 
 
 @triton.jit
@@ -201,8 +236,11 @@ def atomic_bits(x_ptr, any_ptr, all_ptr, odd_ptr, BLOCK: tl.constexpr):
 def _(g):
     x = ints(g, 0, 2**30, 3, 64)
     args = {"x_ptr": x, "any_ptr": torch.zeros(64, dtype=torch.int32),
-            "all_ptr": torch.full((64,), -1, dtype=torch.int32), "odd_ptr": torch.zeros(64, dtype=torch.int32)}  # fmt: skip
-    return Launch((3,), args, {"any_ptr": x[0] | x[1] | x[2], "all_ptr": x[0] & x[1] & x[2], "odd_ptr": x[0] ^ x[1] ^ x[2]})
+            "all_ptr": torch.full((64,), -1, dtype=torch.int32),
+            "odd_ptr": torch.zeros(64, dtype=torch.int32)}  # fmt: skip
+    return Launch(
+        (3,), args, {"any_ptr": x[0] | x[1] | x[2], "all_ptr": x[0] & x[1] & x[2], "odd_ptr": x[0] ^ x[1] ^ x[2]}
+    )
 
 
 @triton.jit
@@ -253,7 +291,14 @@ def flash_attention(q_ptr, k_ptr, v_ptr, out_ptr, s, scale, BM: tl.constexpr, BN
 def _(g):
     q, k, v = (normal(g, 64, 64, dtype=torch.float16) for _ in range(3))
     want = (q.double() @ k.double().t() / 8).softmax(1) @ v.double()
-    args = {"q_ptr": q, "k_ptr": k, "v_ptr": v, "out_ptr": torch.zeros(64, 64), "s": 64, "scale": 1 / math.sqrt(64)}
+    args = {
+        "q_ptr": q,
+        "k_ptr": k,
+        "v_ptr": v,
+        "out_ptr": torch.zeros(64, 64),
+        "s": 64,
+        "scale": 1 / math.sqrt(64),
+    }
     return Launch((2,), args, {"out_ptr": want}, 1e-2)
 
 

@@ -3,6 +3,7 @@
 import torch
 import triton
 import triton.language as tl
+import triton.language.extra.ascend.libdevice as libdevice
 
 from tests.outside_kernels.case import Launch, cdiv, ints, normal, outside
 
@@ -235,7 +236,9 @@ def _quotients(low, high):
         x, y = ints(g, low, high, 900), ints(g, 1, 1000, 900)
         args = {"x_ptr": x, "y_ptr": y, "q_ptr": torch.zeros_like(x), "r_ptr": torch.zeros_like(x), "n": 900}
         q = torch.div(x, y, rounding_mode="trunc")
-        return Launch((4,), args, {"q_ptr": q, "r_ptr": x - q * y})
+        in_f32 = (x.float() / y.float()).trunc().int()
+        return Launch((4,), args, {"q_ptr": q, "r_ptr": x - q * y},
+                      faults={"division in f32": {"q_ptr": in_f32, "r_ptr": x - q * y}})  # fmt: skip
 
     return make
 
@@ -268,7 +271,9 @@ def transcendental(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 def _(g):
     x = normal(g, 2000) * 3
     v = x.double()
-    want = v.abs() + 1 + v.abs().sqrt() + (v.abs() + 1).rsqrt() + v.sin() * v.cos() + v.floor() - v.ceil() + v * v + v
+    want = (
+        v.abs() + 1 + v.abs().sqrt() + (v.abs() + 1).rsqrt() + v.sin() * v.cos() + v.floor() - v.ceil() + v * v + v
+    )
     return Launch((2,), {"x_ptr": x, "out_ptr": torch.zeros_like(x), "n": 2000}, {"out_ptr": want}, 1e-4)
 
 
@@ -281,7 +286,7 @@ def dropout(x_ptr, out_ptr, n, p, seed, BLOCK: tl.constexpr):
     tl.store(out_ptr + offs, tl.where(keep, x / (1 - p), 0.0), mask=mask)
 
 
-def philox(seed: int, offsets: torch.Tensor) -> torch.Tensor:
+def philox(seed: int, offsets: torch.Tensor, signed_products: bool = False) -> torch.Tensor:
     """tl.rand: ten rounds of Philox 4x32 on (offset, 0, 0, 0), the first word as a number in [0, 1)."""
     low = 0xFFFFFFFF
     c0, c1, c2, c3 = (offsets.long() & low, *(torch.zeros_like(offsets, dtype=torch.int64) for _ in range(3)))
@@ -289,7 +294,9 @@ def philox(seed: int, offsets: torch.Tensor) -> torch.Tensor:
 
     def product(a: torch.Tensor, b: int) -> tuple[torch.Tensor, torch.Tensor]:
         words = [int(x) * b for x in a]
-        return torch.tensor([w >> 32 for w in words]), torch.tensor([w & low for w in words])
+        if signed_products:
+            words = [(int(x) - (int(x) >> 31 << 32)) * (b - (b >> 31 << 32)) for x in a]
+        return torch.tensor([w >> 32 & low for w in words]), torch.tensor([w & low for w in words])
 
     for _ in range(10):
         (h0, l0), (h1, l1) = product(c0, 0xD2511F53), product(c2, 0xCD9E8D57)
@@ -301,11 +308,14 @@ def philox(seed: int, offsets: torch.Tensor) -> torch.Tensor:
 
 @outside(dropout, "dropout with tl.rand", BLOCK=256)
 def _(g):
-    n, p, seed = 600, 0.3, 1234
+    n, p, seed = 300, 0.3, 1234
     x = normal(g, n)
-    keep = philox(seed, torch.arange(n)) > p
-    return Launch((cdiv(n, 256),), {"x_ptr": x, "out_ptr": torch.zeros(n), "n": n, "p": p, "seed": seed},
-                  {"out_ptr": torch.where(keep, x / (1 - p), torch.zeros(()))}, 1e-6)  # fmt: skip
+    want, signed = (
+        {"out_ptr": torch.where(philox(seed, torch.arange(n), form) > p, x / (1 - p), torch.zeros(()))}
+        for form in (False, True)
+    )
+    args = {"x_ptr": x, "out_ptr": torch.zeros(n), "n": n, "p": p, "seed": seed}
+    return Launch((cdiv(n, 256),), args, want, 1e-6, {"signed umulhi": signed})
 
 
 @triton.jit
@@ -324,3 +334,130 @@ def _(g):
     x, y = normal(g, 3, 5, 333), normal(g, 3, 1, 333)
     args = {"x_ptr": x, "y_ptr": y, "out_ptr": torch.zeros_like(x), "b": 3, "h": 5, "s": 333}
     return Launch((3, 5, 3), args, {"out_ptr": x * y})
+
+
+@triton.jit
+def high_product(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offs = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offs, mask=offs < n, other=0).to(tl.uint32, bitcast=True)
+    high = tl.umulhi(x, tl.full([BLOCK], 0xD2511F53, tl.uint32))
+    tl.store(out_ptr + offs, high.to(tl.int32, bitcast=True), mask=offs < n)
+
+
+@outside(high_product, "tl.umulhi: upper half of an unsigned product", BLOCK=64)
+def _(g):
+    x = ints(g, -(2**31), 2**31, 50)
+    right = [(int(v) & 0xFFFFFFFF) * 0xD2511F53 >> 32 for v in x]
+    want = torch.tensor([v - 2**32 if v >= 2**31 else v for v in right])
+    signed = torch.tensor([int(v) * (0xD2511F53 - 2**32) >> 32 for v in x])
+    args = {"x_ptr": x, "out_ptr": torch.zeros_like(x), "n": 50}
+    return Launch((1,), args, {"out_ptr": want}, faults={"signed umulhi": {"out_ptr": signed}})
+
+
+@triton.jit
+def compare_unsigned(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offs = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offs, mask=offs < n, other=0)
+    y = tl.load(y_ptr + offs, mask=offs < n, other=0)
+    tl.store(out_ptr + offs, (x < y).to(tl.int32) + 2 * (x >= y).to(tl.int32), mask=offs < n)
+
+
+def _unsigned(dtype, bits):
+    def make(g):
+        x, y = (torch.randint(0, 2**bits, (200,), generator=g) for _ in range(2))
+        y[::5] = x[::5]
+        args = {
+            "x_ptr": x.to(dtype),
+            "y_ptr": y.to(dtype),
+            "out_ptr": torch.zeros(200, dtype=torch.int32),
+            "n": 200,
+        }
+        a, b = (torch.where(v >= 2 ** (bits - 1), v - 2**bits, v) for v in (x, y))
+        taken = {"out_ptr": (x != y).int() + 2 * (a < b).int()}
+        return Launch(
+            (1,), args, {"out_ptr": (x < y).int() + 2 * (x >= y).int()}, faults={"unsigned compare": taken}
+        )
+
+    return make
+
+
+outside(compare_unsigned, "< and >= of uint8 lanes", name="compare_uint8", BLOCK=256)(_unsigned(torch.uint8, 8))
+outside(compare_unsigned, "< and >= of uint16 lanes", name="compare_uint16", BLOCK=256)(
+    _unsigned(torch.uint16, 16)
+)
+outside(compare_unsigned, "< and >= of uint32 lanes", name="compare_uint32", BLOCK=256)(
+    _unsigned(torch.uint32, 32)
+)
+
+
+@triton.jit
+def unsigned_shift(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offs = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offs, mask=offs < n, other=0).to(tl.uint32, bitcast=True)
+    tl.store(out_ptr + offs, (x >> 5).to(tl.int32, bitcast=True), mask=offs < n)
+
+
+@outside(unsigned_shift, "x >> 5 of unsigned lanes", BLOCK=64)
+def _(g):
+    x = ints(g, -(2**31), 2**31, 50)
+    want = ((x.long() & 0xFFFFFFFF) >> 5).int()
+    args = {"x_ptr": x, "out_ptr": torch.zeros_like(x), "n": 50}
+    return Launch((1,), args, {"out_ptr": want}, faults={"signed shift": {"out_ptr": x >> 5}})
+
+
+@triton.jit
+def library_functions(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offs, mask=offs < n, other=0.0)
+    y = libdevice.tanh(x) + libdevice.log1p(tl.abs(x)) + libdevice.round(x) + libdevice.trunc(x)
+    y += libdevice.pow(tl.abs(x) + 0.5, x) + libdevice.atan(x) + libdevice.expm1(x) + libdevice.relu(x)
+    tl.store(out_ptr + offs, tl.where(libdevice.isnan(x), 0.0, y), mask=offs < n)
+
+
+@outside(library_functions, "libdevice: tanh, log1p, round, trunc, pow, atan, expm1, relu, isnan", BLOCK=128)
+def _(g):
+    x = normal(g, 200) * 2
+    v = x.double()
+    y = v.tanh() + v.abs().log1p() + v.round() + v.trunc() + (v.abs() + 0.5) ** v + v.atan() + v.expm1() + v.relu()
+    return Launch((2,), {"x_ptr": x, "out_ptr": torch.zeros_like(x), "n": 200}, {"out_ptr": y}, 1e-4)
+
+
+@triton.jit
+def write_mask(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offs, mask=offs < n, other=0)
+    tl.store(out_ptr + offs, (x > 2) & (x != 4), mask=offs < n)
+
+
+@outside(write_mask, "a condition stored as bool", BLOCK=64)
+def _(g):
+    x = ints(g, 0, 6, 150)
+    args = {"x_ptr": x, "out_ptr": torch.zeros(150, dtype=torch.bool), "n": 150}
+    return Launch((3,), args, {"out_ptr": (x > 2) & (x != 4)})
+
+
+@triton.jit
+def read_mask(x_ptr, keep_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offs < n
+    keep = tl.load(keep_ptr + offs, mask=mask, other=0)
+    tl.store(out_ptr + offs, tl.where(keep, tl.load(x_ptr + offs, mask=mask, other=0.0), -1.0), mask=mask)
+
+
+@outside(read_mask, "a condition read as bool", BLOCK=64)
+def _(g):
+    x, keep = normal(g, 150), ints(g, 0, 2, 150).bool()
+    args = {"x_ptr": x, "keep_ptr": keep, "out_ptr": torch.zeros(150), "n": 150}
+    return Launch((3,), args, {"out_ptr": torch.where(keep, x, torch.tensor(-1.0))})
+
+
+@triton.jit
+def double_precision(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    offs = tl.arange(0, BLOCK)
+    tl.store(out_ptr + offs, tl.load(x_ptr + offs) * 2)
+
+
+@outside(double_precision, "f64, which the vector unit lacks", BLOCK=64)
+def _(g):
+    x = normal(g, 64).double()
+    return Launch((1,), {"x_ptr": x, "out_ptr": torch.zeros_like(x)}, {"out_ptr": x * 2})

@@ -41,7 +41,14 @@ def _(g):
     for i, one in enumerate(ids.tolist()):
         if 20 <= one < 40:
             want[i] = table[one - 20]
-    args = {"id_ptr": ids, "table_ptr": table, "out_ptr": torch.ones(12, 300), "first": 20, "rows": 20, "width": 300}
+    args = {
+        "id_ptr": ids,
+        "table_ptr": table,
+        "out_ptr": torch.ones(12, 300),
+        "first": 20,
+        "rows": 20,
+        "width": 300,
+    }
     return Launch((12,), args, {"out_ptr": want})
 
 
@@ -58,8 +65,10 @@ def index_select(x_ptr, index_ptr, out_ptr, n, width, R: tl.constexpr, C: tl.con
 @outside(index_select, "rows by an index vector, eight rows as one 2-D tile", R=8, C=128)
 def _(g):
     x, index = normal(g, 30, 100), ints(g, 0, 30, 21)
+    index[5] = 29
     args = {"x_ptr": x, "index_ptr": index, "out_ptr": torch.zeros(21, 100), "n": 21, "width": 100}
-    return Launch((3,), args, {"out_ptr": x[index.long()]})
+    want = {"out_ptr": x[index.long()]}
+    return Launch((3,), args, want, faults={"masked lanes read": want})
 
 
 @triton.jit
@@ -265,3 +274,84 @@ def _(g):
     x = normal(g, 7, 4, 700, dtype=torch.float16)
     args = {"x_ptr": x, "out_ptr": torch.zeros(7, 700, dtype=torch.float16), "width": 700}
     return Launch((7, 3), args, {"out_ptr": x.double().sum(1)}, 3e-3)
+
+
+@triton.jit
+def gather_or_zero(x_ptr, index_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offs = tl.arange(0, BLOCK)
+    index = tl.load(index_ptr + offs, mask=offs < n, other=-1)
+    tl.store(out_ptr + offs, tl.load(x_ptr + index, mask=index >= 0, other=0.0), mask=offs < n)
+
+
+@outside(gather_or_zero, "elements by an index vector in which -1 means none", BLOCK=64)
+def _(g):
+    x, index = normal(g, 30), ints(g, -1, 30, 50)
+    index[7] = -1
+    want = {"out_ptr": torch.where(index >= 0, x[index.clamp(min=0).long()], torch.zeros(()))}
+    args = {"x_ptr": x, "index_ptr": index, "out_ptr": torch.zeros(50), "n": 50}
+    return Launch((1,), args, want, faults={"masked lanes read": want})
+
+
+@triton.jit
+def masked_scalar(x_ptr, out_ptr, n):
+    pid = tl.program_id(0)
+    x = tl.load(x_ptr + pid, mask=pid < n, other=-1)
+    tl.store(out_ptr + pid, x * 2, mask=pid < n - 1)
+
+
+@outside(masked_scalar, "one element a program, masked load and store")
+def _(g):
+    x = ints(g, 0, 9, 5)
+    want = torch.full((7,), -5, dtype=torch.int32)
+    want[:4] = x[:4] * 2
+    args = {"x_ptr": x, "out_ptr": torch.full((7,), -5, dtype=torch.int32), "n": 5}
+    return Launch((7,), args, {"out_ptr": want}, faults={"masked lanes read": {"out_ptr": want}})
+
+
+@triton.jit
+def store_where(x_ptr, keep_ptr, out_ptr, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    keep = tl.load(keep_ptr + offs)
+    tl.store(out_ptr + offs, tl.load(x_ptr + offs), mask=keep != 0)
+
+
+@outside(store_where, "stores under an int8 mask from memory", BLOCK=64)
+def _(g):
+    x, keep = normal(g, 128), ints(g, 0, 2, 128, dtype=torch.int8)
+    args = {"x_ptr": x, "keep_ptr": keep, "out_ptr": torch.full((128,), 9.0)}
+    return Launch((2,), args, {"out_ptr": torch.where(keep != 0, x, torch.tensor(9.0))})
+
+
+@triton.jit
+def compact(x_ptr, out_ptr, count_ptr, BLOCK: tl.constexpr):
+    offs = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offs)
+    keep = x > 0
+    place = tl.cumsum(keep.to(tl.int32), 0) - 1
+    tl.store(out_ptr + place, x, mask=keep)
+    tl.store(count_ptr, tl.sum(keep.to(tl.int32), 0))
+
+
+@outside(compact, "positive elements moved to the front: running sum and scatter", BLOCK=64)
+def _(g):
+    x = normal(g, 64)
+    kept = x[x > 0]
+    want = torch.full((64,), 9.0)
+    want[: len(kept)] = kept
+    args = {"x_ptr": x, "out_ptr": torch.full((64,), 9.0), "count_ptr": torch.zeros(1, dtype=torch.int32)}
+    return Launch((1,), args, {"out_ptr": want, "count_ptr": torch.tensor([len(kept)])})
+
+
+@triton.jit
+def embedding_bag(x_ptr, index_ptr, out_ptr, N: tl.constexpr, D: tl.constexpr):
+    bag = tl.program_id(0)
+    row = tl.load(index_ptr + bag * N + tl.arange(0, N))
+    x = tl.load(x_ptr + row[:, None] * D + tl.arange(0, D)[None, :])
+    tl.store(out_ptr + bag * D + tl.arange(0, D), tl.sum(x, axis=0))
+
+
+@outside(embedding_bag, "sum of 16 rows by an index vector", N=16, D=64)
+def _(g):
+    x, index = normal(g, 30, 64), ints(g, 0, 30, 3, 16)
+    args = {"x_ptr": x, "index_ptr": index, "out_ptr": torch.zeros(3, 64)}
+    return Launch((3,), args, {"out_ptr": x[index.long()].double().sum(1)}, 1e-5)

@@ -51,7 +51,9 @@ def permute_3d(x_ptr, out_ptr, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr
 @outside(permute_3d, "[5, 8, 64] to [8, 5, 64]", A=5, B=8, C=64)
 def _(g):
     x = normal(g, 5, 8, 64)
-    return Launch((5,), {"x_ptr": x, "out_ptr": torch.zeros(8, 5, 64)}, {"out_ptr": x.transpose(0, 1).contiguous()})
+    return Launch(
+        (5,), {"x_ptr": x, "out_ptr": torch.zeros(8, 5, 64)}, {"out_ptr": x.transpose(0, 1).contiguous()}
+    )
 
 
 @triton.jit
@@ -74,7 +76,16 @@ def _(g):
 @outside(copy_strided, "the same reading every second column", name="copy_every_second", R=8, C=32)
 def _(g):
     x = normal(g, 12, 100)[:, ::2]
-    args = {"x_ptr": x, "out_ptr": torch.zeros(12, 50), "rows": 12, "cols": 50, "sx0": 100, "sx1": 2, "so0": 50, "so1": 1}
+    args = {
+        "x_ptr": x,
+        "out_ptr": torch.zeros(12, 50),
+        "rows": 12,
+        "cols": 50,
+        "sx0": 100,
+        "sx1": 2,
+        "so0": 50,
+        "so1": 1,
+    }
     return Launch((2, 2), args, {"out_ptr": x.clone()})
 
 
@@ -132,7 +143,14 @@ def _(g):
     want = torch.full((3, 5, 100), 7.0)
     for r in range(3):
         want[r, : start[r + 1] - start[r]] = x[start[r] : start[r + 1]]
-    args = {"x_ptr": x, "start_ptr": start, "out_ptr": torch.zeros(3, 5, 100), "width": 100, "most": 5, "value": 7.0}
+    args = {
+        "x_ptr": x,
+        "start_ptr": start,
+        "out_ptr": torch.zeros(3, 5, 100),
+        "width": 100,
+        "most": 5,
+        "value": 7.0,
+    }
     return Launch((3, 5), args, {"out_ptr": want})
 
 
@@ -147,7 +165,9 @@ def reverse_rows(x_ptr, out_ptr, cols, BLOCK: tl.constexpr):
 @outside(reverse_rows, "rows reversed by a negative stride", BLOCK=64)
 def _(g):
     x = normal(g, 4, 50)
-    return Launch((4,), {"x_ptr": x, "out_ptr": torch.zeros_like(x), "cols": 50}, {"out_ptr": x.flip(1)})
+    want = {"out_ptr": x.flip(1)}
+    args = {"x_ptr": x, "out_ptr": torch.zeros_like(x), "cols": 50}
+    return Launch((4,), args, want, faults={"masked lanes read": want})
 
 
 @triton.jit
@@ -200,8 +220,9 @@ def window_sum(x_ptr, out_ptr, n, K: tl.constexpr, BLOCK: tl.constexpr):
 def _(g):
     x = normal(g, 300)
     padded = torch.nn.functional.pad(x.double(), (2, 2))
-    want = sum(padded[k : k + 300] for k in range(5)) / 5
-    return Launch((3,), {"x_ptr": x, "out_ptr": torch.zeros(300), "n": 300}, {"out_ptr": want}, 1e-5)
+    want = {"out_ptr": sum(padded[k : k + 300] for k in range(5)) / 5}
+    args = {"x_ptr": x, "out_ptr": torch.zeros(300), "n": 300}
+    return Launch((3,), args, want, 1e-5, {"masked lanes read": want})
 
 
 @triton.jit
@@ -249,11 +270,58 @@ def narrow_mask(x_ptr, out_ptr, rows, R: tl.constexpr, C: tl.constexpr):
     tl.store(out_ptr + at, tl.where(x > 0.25, x, -x), mask=r[:, None] < rows)
 
 
-@outside(narrow_mask, "rows of four floats, condition on each: masks of less than 32 bytes a row", R=32, C=4)
+@outside(narrow_mask, "rows of four floats, condition on each element", R=32, C=4)
 def _(g):
     x = normal(g, 50, 4)
     args = {"x_ptr": x, "out_ptr": torch.zeros_like(x), "rows": 50}
     return Launch((2,), args, {"out_ptr": torch.where(x > 0.25, x, -x)})
+
+
+@triton.jit
+def narrow_where(x_ptr, y_ptr, out_ptr, rows, cols, R: tl.constexpr, C: tl.constexpr):
+    r = tl.program_id(0) * R + tl.arange(0, R)
+    c = tl.arange(0, C)
+    mask = (r[:, None] < rows) & (c[None, :] < cols)
+    at = r[:, None] * cols + c[None, :]
+    x = tl.load(x_ptr + at, mask=mask, other=0.0)
+    y = tl.load(y_ptr + at, mask=mask, other=0.0)
+    tl.store(out_ptr + at, tl.where((x > y) & (x > 0), x, y), mask=mask)
+
+
+def _narrow(cols, dtype):
+    def make(g):
+        x, y = normal(g, 20, cols, dtype=dtype), normal(g, 20, cols, dtype=dtype)
+        args = {"x_ptr": x, "y_ptr": y, "out_ptr": torch.zeros_like(x), "rows": 20, "cols": cols}
+        return Launch((2,), args, {"out_ptr": torch.where((x > y) & (x > 0), x, y)})
+
+    return make
+
+
+outside(narrow_where, "rows of 3 floats, compound condition: masks of less than 32 bytes a row", R=16, C=4)(
+    _narrow(3, torch.float32)
+)
+outside(narrow_where, "rows of 5 f16, compound condition", name="narrow_where_f16", R=16, C=8)(
+    _narrow(5, torch.float16)
+)
+
+
+@triton.jit
+def narrow_count(x_ptr, row_ptr, column_ptr, R: tl.constexpr, C: tl.constexpr):
+    at = tl.arange(0, R)[:, None] * C + tl.arange(0, C)[None, :]
+    x = tl.load(x_ptr + at)
+    tl.store(row_ptr + tl.arange(0, R), tl.sum((x > 0).to(tl.int32), axis=1))
+    tl.store(column_ptr + tl.arange(0, C), tl.sum((x < 0).to(tl.int32), axis=0))
+
+
+@outside(narrow_count, "conditions counted by row and by column, [4, 4]", R=4, C=4)
+def _(g):
+    x = normal(g, 4, 4)
+    args = {
+        "x_ptr": x,
+        "row_ptr": torch.zeros(4, dtype=torch.int32),
+        "column_ptr": torch.zeros(4, dtype=torch.int32),
+    }
+    return Launch((1,), args, {"row_ptr": (x > 0).sum(1), "column_ptr": (x < 0).sum(0)})
 
 
 @triton.jit
@@ -267,7 +335,7 @@ def narrow_broadcast(x_ptr, w_ptr, out_ptr, R: tl.constexpr, C: tl.constexpr):
     tl.store(out_ptr + at, tl.where(keep, x, 0.0))
 
 
-@outside(narrow_broadcast, "rows of 20 cut at a length of their own", R=16, C=16)
+@outside(narrow_broadcast, "rows of 16 cut at a length of their own", R=16, C=16)
 def _(g):
     x = normal(g, 16, 16)
     limit = torch.randint(0, 17, (16,), generator=g).int()

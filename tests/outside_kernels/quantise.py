@@ -195,9 +195,16 @@ def hash_mix(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 @outside(hash_mix, "an integer hash: unsigned shifts, xor, wrapping products", BLOCK=256)
 def _(g):
     x = ints(g, -(2**31), 2**31, 500)
-    v = [int(a) & 0xFFFFFFFF for a in x]
-    v = [((a ^ a >> 16) * 0x45D9F3B) & 0xFFFFFFFF for a in v]
-    v = [((a ^ a >> 13) * 0x119DE1F3) & 0xFFFFFFFF for a in v]
-    v = [a ^ a >> 16 for a in v]
-    want = torch.tensor([a - 2**32 if a >= 2**31 else a for a in v], dtype=torch.int32)
-    return Launch((2,), {"x_ptr": x, "out_ptr": torch.zeros_like(x), "n": 500}, {"out_ptr": want})
+
+    def mixed(signed):
+        def shifted(a, by):
+            return (a - (a >> 31 << 32) >> by) & 0xFFFFFFFF if signed else a >> by
+
+        v = [int(a) & 0xFFFFFFFF for a in x]
+        v = [((a ^ shifted(a, 16)) * 0x45D9F3B) & 0xFFFFFFFF for a in v]
+        v = [((a ^ shifted(a, 13)) * 0x119DE1F3) & 0xFFFFFFFF for a in v]
+        v = [a ^ shifted(a, 16) for a in v]
+        return {"out_ptr": torch.tensor([a - 2**32 if a >= 2**31 else a for a in v], dtype=torch.int32)}
+
+    args = {"x_ptr": x, "out_ptr": torch.zeros_like(x), "n": 500}
+    return Launch((2,), args, mixed(False), faults={"signed shift": mixed(True)})

@@ -20,7 +20,9 @@ def row_sum(x_ptr, out_ptr, cols, BLOCK: tl.constexpr):
 @outside(row_sum, "sum of rows of 1000, accumulated over tiles", BLOCK=256)
 def _(g):
     x = normal(g, 12, 1000)
-    return Launch((12,), {"x_ptr": x, "out_ptr": torch.zeros(12), "cols": 1000}, {"out_ptr": x.double().sum(1)}, 1e-4)
+    return Launch(
+        (12,), {"x_ptr": x, "out_ptr": torch.zeros(12), "cols": 1000}, {"out_ptr": x.double().sum(1)}, 1e-4
+    )
 
 
 @triton.jit
@@ -114,7 +116,9 @@ def softmax_online(x_ptr, out_ptr, cols, BLOCK: tl.constexpr):
 @outside(softmax_online, "softmax of rows of 3000 in one pass and a half, running maximum", BLOCK=1024)
 def _(g):
     x = normal(g, 5, 3000)
-    return Launch((5,), {"x_ptr": x, "out_ptr": torch.zeros_like(x), "cols": 3000}, {"out_ptr": x.double().softmax(1)}, 1e-5)
+    return Launch(
+        (5,), {"x_ptr": x, "out_ptr": torch.zeros_like(x), "cols": 3000}, {"out_ptr": x.double().softmax(1)}, 1e-5
+    )
 
 
 @triton.jit
@@ -147,7 +151,9 @@ def logsumexp(x_ptr, out_ptr, cols, BLOCK: tl.constexpr):
 @outside(logsumexp, "log of the sum of exponentials of rows", BLOCK=1024)
 def _(g):
     x = normal(g, 6, 900)
-    return Launch((6,), {"x_ptr": x, "out_ptr": torch.zeros(6), "cols": 900}, {"out_ptr": x.double().logsumexp(1)}, 1e-5)
+    return Launch(
+        (6,), {"x_ptr": x, "out_ptr": torch.zeros(6), "cols": 900}, {"out_ptr": x.double().logsumexp(1)}, 1e-5
+    )
 
 
 @triton.jit
@@ -374,7 +380,9 @@ def _(g):
     x = normal(g, 6, 2500)
     x[2, 700] = x[2, 1900] = 50.0
     args = {"x_ptr": x, "at_ptr": torch.zeros(6, dtype=torch.int32), "best_ptr": torch.zeros(6), "cols": 2500}
-    return Launch((6,), args, {"at_ptr": torch.tensor([int(r.numpy().argmax()) for r in x]), "best_ptr": x.amax(1)})
+    return Launch(
+        (6,), args, {"at_ptr": torch.tensor([int(r.numpy().argmax()) for r in x]), "best_ptr": x.amax(1)}
+    )
 
 
 @triton.jit

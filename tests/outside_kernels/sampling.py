@@ -66,7 +66,12 @@ def top_k_iterative(x_ptr, value_ptr, index_ptr, cols, K: tl.constexpr, BLOCK: t
 def _(g):
     x = normal(g, 11, 60)
     value, index = x.topk(8, dim=1)
-    args = {"x_ptr": x, "value_ptr": torch.zeros(11, 8), "index_ptr": torch.zeros(11, 8, dtype=torch.int32), "cols": 60}
+    args = {
+        "x_ptr": x,
+        "value_ptr": torch.zeros(11, 8),
+        "index_ptr": torch.zeros(11, 8, dtype=torch.int32),
+        "cols": 60,
+    }
     return Launch((11,), args, {"value_ptr": value, "index_ptr": index})
 
 
@@ -107,6 +112,39 @@ def sort_row(x_ptr, out_ptr, cols, BLOCK: tl.constexpr):
 def _(g):
     x = normal(g, 4, 128)
     return Launch((4,), {"x_ptr": x, "out_ptr": torch.zeros_like(x), "cols": 128}, {"out_ptr": x.sort(1).values})
+
+
+@triton.jit
+def sort_descending(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + at, tl.sort(tl.load(x_ptr + at), descending=True))
+
+
+def _sorted(dtype):
+    def make(g):
+        x = (normal(g, 3, 64) * 40).to(dtype)
+        return Launch(
+            (3,), {"x_ptr": x, "out_ptr": torch.zeros_like(x)}, {"out_ptr": x.sort(1, descending=True).values}
+        )
+
+    return make
+
+
+outside(sort_descending, "tl.sort, largest first, f16", name="sort_f16", BLOCK=64)(_sorted(torch.float16))
+outside(sort_descending, "tl.sort, largest first, int32", name="sort_int32", BLOCK=64)(_sorted(torch.int32))
+
+
+@triton.jit
+def top_k_builtin(x_ptr, out_ptr, K: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    x = tl.load(x_ptr + row * BLOCK + tl.arange(0, BLOCK))
+    tl.store(out_ptr + row * K + tl.arange(0, K), tl.topk(x, K))
+
+
+@outside(top_k_builtin, "tl.topk: a bitonic sort of 64 elements", K=8, BLOCK=64)
+def _(g):
+    x = normal(g, 2, 64)
+    return Launch((2,), {"x_ptr": x, "out_ptr": torch.zeros(2, 8)}, {"out_ptr": x.topk(8, dim=1).values})
 
 
 @triton.jit
