@@ -19,7 +19,8 @@ EXAMPLES = """examples:
 
 DTYPES = {
     "f32": "float32", "fp32": "float32", "f16": "float16", "fp16": "float16", "bf16": "bfloat16",
-    "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64", "u8": "uint8", "i1": "bool", "bool": "bool",
+    "f64": "float64", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64", "u8": "uint8", "u16": "uint16",
+    "u32": "uint32", "u64": "uint64", "i1": "bool", "bool": "bool",
 }  # fmt: skip
 
 
@@ -168,8 +169,11 @@ def load_kernel(file: str, name: str) -> Any:
     import importlib.util
     from pathlib import Path
 
+    from ascend_model import stand_in_driver
+
     if not Path(file).is_file():
         raise UsageError(f"no file {file}")
+    stand_in_driver()
     spec = importlib.util.spec_from_file_location(f"_kernels_{Path(file).stem}", file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -189,21 +193,22 @@ def load_kernel(file: str, name: str) -> Any:
 
 
 def _check_names(kernel: Any, name: str, arguments: dict[str, str], constants: dict[str, str]) -> None:
-    import inspect
+    from ascend_model.compile import heuristic_names, is_constexpr, wrappers
+    from ascend_model.compile import parameters as of_kernel
 
-    function = kernel
-    while hasattr(function, "fn"):
-        function = function.fn
-    parameters = inspect.signature(function).parameters
-    compile_time = [n for n, p in parameters.items() if "constexpr" in str(p.annotation)]
+    filled = heuristic_names(kernel)
+    configs = [config.kwargs for one in wrappers(kernel) for config in getattr(one, "configs", ())]
+    filled += configs[0] if len(configs) == 1 else ()
+    parameters = of_kernel(kernel)
+    compile_time = [n for n, p in parameters.items() if is_constexpr(p)]
     run_time = [n for n in parameters if n not in compile_time]
     missing = [
         f"--arg {n}=..." for n in run_time if n not in arguments and parameters[n].default is parameters[n].empty
     ]
     missing += [
-        f"--const {n}=..."
+        f"--const {n}={'|'.join(dict.fromkeys(str(c[n]) for c in configs if n in c)) or '...'}"
         for n in compile_time
-        if n not in constants and parameters[n].default is parameters[n].empty
+        if n not in constants and n not in filled and parameters[n].default is parameters[n].empty
     ]
     unknown = [n for n in arguments if n not in run_time] + [n for n in constants if n not in compile_time]
     if missing or unknown:

@@ -8,14 +8,16 @@ from tests.outside_kernels import (
     control,
     elementwise,
     indexing,
+    launching,
     layout,
     quantise,
     rows,
     sampling,
     scans,
+    training,
 )
 from tests.outside_kernels.case import KERNELS, Launch, Outside, mismatch
 
-GROUPS = (elementwise, rows, attention, sampling, indexing, quantise, layout, scans, control)
+GROUPS = (elementwise, rows, attention, sampling, indexing, quantise, layout, scans, training, control, launching)
 
 __all__ = ["GROUPS", "KERNELS", "Launch", "Outside", "mismatch"]

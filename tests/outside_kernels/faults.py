@@ -118,7 +118,8 @@ def judge(launch: Launch, done: Simulation) -> Outcome:
         words = "cube unit" if done.status == "unsupported: cube" else done.message.partition(" at ")[0]
         return Outcome(REFUSED, words)
     if not done.counts:
-        return Outcome(NOT_COMPILED, f"{done.status}: {first_line(done.message)}")
+        words = first_line(done.message)
+        return Outcome(NOT_COMPILED, words if words.startswith(done.status) else f"{done.status}: {words}")
     kinds = {finding.kind for finding in done.findings}
     numbers = Outcome(RIGHT, "", "", done.cycles, done.bound_cycles, done.counts["scalar_accesses"])
     wrong = mismatch(launch) if done.status in ("ok", "out of bounds") else done.status
@@ -144,7 +145,7 @@ def first_line(message: str) -> str:
     telling = raised[-1:] or [line for line in lines if re.search(r"error:|Assertion", line)] or lines or [""]
     text = re.sub(r"^.*?(?:error: |: Assertion )", "", telling[0])
     text = re.sub(r"^(?:loc\([^)]*\): |\S+\.(?:cpp|h|py):\d+(?::\d+)?: )+", "", text)
-    return text[:140].strip()
+    return text.partition(" (possible reason")[0][:140].strip()
 
 
 def outcome(kernel: Outside, compiler: str, cache: bool = True) -> Outcome:
