@@ -1,4 +1,4 @@
-"""What a launch fills in by itself: defaults, heuristics, an only configuration; and importing without a device."""
+"""What a launch fills in: defaults, heuristics, an only configuration; and importing without a device."""
 
 import subprocess
 import sys

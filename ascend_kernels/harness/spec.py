@@ -88,6 +88,7 @@ class Case:
     """One named input of an op.  `make(generator)` returns its arguments on the CPU, by name.
 
     quick: in the set that every commit runs.  timed: worth a timing (an edge case is only checked).
+    large: takes a device milliseconds and the model a minute, so the model runs it only when asked for everything.
     Tensors that the op writes are made with the values they hold before the call.
     """
 
@@ -96,6 +97,7 @@ class Case:
     quick: bool = False
     timed: bool = False
     note: str = ""
+    large: bool = False
 
     def arguments(self, device: torch.device | str = "cpu") -> Arguments:
         """Fresh arguments, the same at every call."""
