@@ -35,6 +35,8 @@ NUMPY_TYPE: dict[str, Any] = {
     "f32": np.float32,
 }
 VIEW_CODE = {"i8": "b", "i16": "h", "i32": "i", "i64": "q", "f16": "H", "bf16": "H", "f32": "f"}
+MOST_CLOCKS = 100_000
+"""Global accesses of one program whose clocks are recorded; a program with more is not kept."""
 ALWAYS = 1 << 62
 """A sequence number above any other: a pipe that keeps its own order has always seen its earlier work."""
 
@@ -909,7 +911,7 @@ class Machine:
         root = t.root
         if not root.is_stored:
             return
-        if self.recorded is not None:
+        if self.recorded is not None and len(self.recorded) < MOST_CLOCKS:
             self.recorded.append(self.clocks())
         if not root.is_loaded and root.cleared != self.stored_until:
             # only stores matter, and all before the last barrier are in order

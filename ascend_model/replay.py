@@ -23,13 +23,15 @@ from ascend_model.parse import ELEMENT_BITS
 from ascend_model.timeline import MTE2, MTE3, S
 
 LONGEST = 200_000
-"""Decisions of one path; a longer one is not kept."""
+"""Decisions of one path; a longer one is not kept.  One takes about 250 bytes."""
 LARGEST = 1_000_000
 """Decisions of all paths of a launch together."""
 TRIES = 8
 """Programs after which paths must have repeated in at least one of two."""
 LEAST = 20_000
 """Steps (see `Paths.worthwhile`) that must be left for the code of mode "values" to be worth making."""
+CLOCKS = 3
+"""Decisions that take the memory of the clocks of one global access."""
 END = "end"
 
 
@@ -90,8 +92,10 @@ class Paths:
 
     def keep(self, path: Sequence[Any], record: Record) -> None:
         """Remember the path of a program that was executed in full."""
-        if len(path) > LONGEST or self.size + len(path) > LARGEST:
+        size = len(path) + CLOCKS * len(record.clocks)
+        if size > LONGEST or self.size + size > LARGEST:
             return
+        self.size += CLOCKS * len(record.clocks)
         node = self.tree
         for decision in path:
             found = node.get(decision)

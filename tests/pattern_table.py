@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import inspect
 import json
 import sys
 import textwrap
@@ -307,7 +308,7 @@ def source(pair: Pair) -> tuple[list[str], list[str]]:
         )
         texts = [", ".join(f"{k} = {v}" for k, v in one.items()) + grid for one, grid in zip(both, grids)]
         return [texts[0]], [texts[1]]
-    old, new = (kernel.src.splitlines()[1:] for kernel in (pair.good, pair.bad))
+    old, new = (inspect.getsource(kernel.fn).splitlines()[2:] for kernel in (pair.good, pair.bad))
     lines = list(difflib.ndiff(old, new))
     only = ["\n".join(line[2:] for line in lines if line.startswith(sign)) for sign in ("- ", "+ ")]
     return textwrap.dedent(only[0]).splitlines(), textwrap.dedent(only[1]).splitlines()

@@ -82,6 +82,13 @@ def test_programs_on_one_path_repeat(name, always):
     assert sum(always) >= 1
 
 
+@pytest.mark.parametrize("bound", ["LONGEST", "LARGEST"])
+def test_paths_that_would_take_much_memory_are_not_kept(bound, always, monkeypatch):
+    monkeypatch.setattr(replay, bound, 1)
+    same(*taken(next(c for c in CASES if c.name == "add_many")))
+    assert not any(always)
+
+
 @pytest.mark.parametrize("name", ["softmax", "row_gather", "masked_gather"])
 def test_every_planted_fault_is_reported_alike(name):
     text, grid, args = taken(next(c for c in CASES if c.name == name))
