@@ -8,11 +8,12 @@ STAMP := $(VENV)/.installed
 export ASCEND_PERF_CACHE ?= $(CURDIR)/.asv/cache
 export TORCH_DEVICE_BACKEND_AUTOLOAD ?= 0
 
-.PHONY: help dashboard test lint results clean
+.PHONY: help dashboard test tables lint results clean
 
 help:
 	@echo "make dashboard   measure the last $(LAST) commits that touch kernels and build the pages"
 	@echo "make test        lint, types and tests"
+	@echo "make tables      docs/outside-kernels.md and docs/patterns.md, with every compiler that is here"
 	@echo "make clean       remove .venv and .asv"
 
 dashboard: results
@@ -23,6 +24,10 @@ results: $(STAMP)
 
 test: lint
 	@$(BIN)/python -m pytest $(PYTEST)
+
+tables: $(STAMP)
+	@$(BIN)/python -m tests.outside_kernels
+	@$(BIN)/python -m tests.pattern_table
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 from ascend_model.compile import Compiled, compile_kernel
 from ascend_model.costs import Costs, load_costs
+from ascend_model.lower import stand_in_driver
 from ascend_model.memory import Finding
 from ascend_model.metrics import METRICS, Metric, combined, static_counts
 from ascend_model.simulate import FAULTS, NOT_MODELLED, Simulation, simulate, simulate_text
@@ -23,5 +24,6 @@ __all__ = [
     "load_costs",
     "simulate",
     "simulate_text",
+    "stand_in_driver",
     "static_counts",
 ]

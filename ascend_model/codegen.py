@@ -237,7 +237,13 @@ NO_CODE = {
     "hivm.hir.set_ctrl",
     "annotation.mark",
     "memref.assume_alignment",
+    "hivm.hir.free_lock_var",
+    "hivm.hir.init_debug",
+    "hivm.hir.debug",
+    "hivm.hir.finish_debug",
 }
+
+PRINTS = "the kernel prints or asserts on the device; the model does neither, and gives it no time"
 
 
 @dataclass
@@ -263,6 +269,7 @@ class Generated:
     loaded: set[int] = field(default_factory=set)
     stored: set[int] = field(default_factory=set)
     double_buffers: int = 0
+    notes: tuple[str, ...] = ()
 
 
 class Generator:
@@ -449,6 +456,7 @@ class Generator:
             self.loaded,
             self.stored,
             sum(1 for op in self.entry.walk() if op.name == "arith.select" and "<ub>" in op.result_types[0]),
+            (PRINTS,) if any(op.name == "hivm.hir.debug" for op in self.entry.walk()) else (),
         )
 
     def _find_roots(self) -> None:

@@ -14,15 +14,17 @@ import dataclasses
 import enum
 import gzip
 import hashlib
+import inspect
 import json
 import os
 import re
 import select
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,7 +109,8 @@ def compile_kernel(
     kernel:    a `@triton.jit` function that can be imported from its file (also in interpreter mode)
     args:      name -> tensor (torch or numpy), int, float, bool or None, in the order of the signature; only
                dtype, alignment and, for integers, the value classes 1 / multiple of 16 matter
-    constants: name -> value of every `tl.constexpr` argument without a default
+    constants: name -> value of every `tl.constexpr` argument without a default, except those of
+               `@triton.heuristics`
     compiler:  ascendnpu-ir version, default `toolchain.default_version()`
     options:   launch options triton-ascend knows (multibuffer, ...)
     timeout:   seconds each of the two stages may take
@@ -117,7 +120,8 @@ def compile_kernel(
     """
     version = compiler or toolchain.default_version()
     toolchain.compiler_bin(version)
-    request = describe(kernel, args, constants or {}, target, options or {})
+    args, constants = completed(kernel, args, constants or {})
+    request = describe(kernel, args, constants, target, options or {})
     name = request["qualname"].rpartition(".")[2]
     made = Compiled(OK, "", name, target, version, toolchain.triton_ascend_version() or "")
     request["cache"] = str(toolchain.cache_dir() / "lowered") if cache else ""
@@ -141,6 +145,64 @@ def compile_kernel(
         _write(record, kept)
         _remember(made, record)
     return dataclasses.replace(made, **kept)
+
+
+def wrappers(kernel: Any) -> Iterator[Any]:
+    """The decorators around a jitted function, outermost first."""
+    while hasattr(kernel, "fn") and not inspect.isfunction(kernel.fn):
+        yield kernel
+        kernel = kernel.fn
+
+
+def parameters(kernel: Any) -> dict[str, inspect.Parameter]:
+    """The kernel's own parameters, in order."""
+    function = kernel
+    while hasattr(function, "fn"):
+        function = function.fn
+    return dict(inspect.signature(function).parameters)
+
+
+def is_constexpr(parameter: inspect.Parameter) -> bool:
+    return "constexpr" in str(parameter.annotation)
+
+
+def heuristic_names(kernel: Any) -> list[str]:
+    """Arguments whose values `@triton.heuristics` computes."""
+    return [name for one in wrappers(kernel) for name in getattr(one, "values", ())]
+
+
+def completed(
+    kernel: Any, args: Mapping[str, Any], constants: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Arguments and constants of a launch, with what a launch fills in: defaults of the signature, the values of
+    `@triton.heuristics`, and the constants of an autotuned kernel's only configuration.
+
+    Raises ValueError for an autotuned kernel of whose configurations none is named: which one is best is not known
+    without measuring, and what is counted must be what was asked for.
+    """
+    named, chosen = dict(args), dict(constants)
+    for one in wrappers(kernel):
+        for name, rule in getattr(one, "values", {}).items():
+            if name not in chosen:
+                chosen[name] = rule({**named, **chosen})
+        forms = [dict(config.kwargs) for config in getattr(one, "configs", ())]
+        missing = {name for form in forms for name in form} - chosen.keys() - named.keys()
+        if missing and len(forms) == 1:
+            chosen.update({name: forms[0][name] for name in missing})
+        elif missing:
+            shown = " | ".join(", ".join(f"{k}={v}" for k, v in form.items()) for form in forms[:8])
+            raise ValueError(f"the kernel is autotuned: name the constants of one configuration: {shown}")
+    own = parameters(kernel)
+    left = {
+        name: one.default
+        for name, one in own.items()
+        if name not in named and name not in chosen and one.default is not one.empty
+    }
+    chosen.update({name: value for name, value in left.items() if is_constexpr(own[name])})
+    more = {name: value for name, value in left.items() if name not in chosen}
+    if more:
+        named = {name: {**named, **more}[name] for name in own if name in named or name in more}
+    return named, chosen
 
 
 def describe(
@@ -350,8 +412,12 @@ def run_compiler(linalg: str, flags: list[str], version: str, timeout: float) ->
             0
         ]
         errors = [line for line in words.splitlines() if "error:" in line.lower() and not HIVMC.search(line)]
+        errors.sort(key=lambda line: "pipeline" in line)  # the line that says why comes first
         if errors or not hivm.strip():
-            text = "\n".join(errors) or _first_words(words) or f"bishengir-compile ended with {done.returncode}"
+            own = "\n".join(line for line in words.splitlines() if not HIVMC.search(line))
+            text = "\n".join(errors) or _first_words(own) or f"bishengir-compile ended with {done.returncode}"
+            if done.returncode < 0:
+                text = f"bishengir-compile crashed: {signal.Signals(-done.returncode).name}\n{text}"
             status = UB_OVERFLOW if "ub overflow" in text.lower() else COMPILE_FAILED
             return _failure(status, text.replace(str(source), "kernel.mlir"), notes)
         last.write_text(hivm)

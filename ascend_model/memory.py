@@ -125,6 +125,7 @@ class Access:
         "alloc",
         "arr",
         "atoms",
+        "bits",
         "dense",
         "elem",
         "hi",
@@ -142,6 +143,8 @@ class Access:
     arr: Any
     shadow: Any
     atoms: tuple[Atom, ...]
+    bits: Any
+    """Of a strided bit mask: for each lane, its bit counted from byte `lo`."""
     elem: str
     shape: tuple[int, ...]
     lo: int
@@ -395,7 +398,7 @@ class Machine:
         """Resolve an operand in the unified buffer; `first` counts elements (bits for i1) from address 0."""
         bits = ELEMENT_BITS[elem]
         a = Access()
-        a.alloc, a.elem = alloc, elem
+        a.alloc, a.elem, a.bits = alloc, elem, None
         shape = tuple(max(0, n) for n in shape)
         n = 1
         for size in shape:
@@ -410,8 +413,6 @@ class Machine:
         last = first + sum((size - 1) * stride for size, stride in zip(shape, strides))
         a.dense = last - first + 1 == n
         if bits == 1:
-            if not a.dense:
-                raise Fault("unsupported", "a strided bit mask in the unified buffer")
             a.lo, a.hi = first // 8, last // 8 + 1
         else:
             a.lo, a.hi = first * bits // 8, (last + 1) * bits // 8
@@ -424,8 +425,11 @@ class Machine:
         else:
             a.repeats = n // shape[-1] * -(-shape[-1] * bits // 8 // REPEAT_BYTES)
         a.atoms = tuple(t for t in (self.atoms if a.outside else alloc.atoms) if t.lo < a.hi and t.hi > a.lo)
-        if bits == 1:
+        if bits == 1 and a.dense:
             a.arr, a.shadow = first, self.shadow[a.lo : a.hi]
+        elif bits == 1:
+            a.arr = first
+            self._strided_bits(a, shape, strides)
         elif len(shape) == 1 and strides[0] == 1:
             a.arr = self.numpy[elem][first : first + n]
             a.shadow = self.shadow[a.lo : a.hi : bits // 8]
@@ -435,6 +439,23 @@ class Machine:
             a.arr = np.ndarray(shape, NUMPY_TYPE[elem], self.ub.data, a.lo, steps)
             a.shadow = np.ndarray(shape, np.uint8, self.shadow_bytes, a.lo, steps)
         return a
+
+    def _strided_bits(self, a: Access, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+        """A bit mask whose rows start every so many bytes: each lane's bit, and the bytes that hold them."""
+        shift = a.arr - 8 * a.lo
+        a.bits = np.full(shape, shift, np.int64)
+        for axis, (size, stride) in enumerate(zip(shape, strides)):
+            steps = np.arange(size, dtype=np.int64) * stride
+            a.bits += steps.reshape([-1 if i == axis else 1 for i in range(len(shape))])
+        if strides[-1] == 1 or shape[-1] == 1:
+            outer, row = strides[:-1], ((shift + shape[-1] + 7) // 8,)
+            held, steps_of = (*shape[:-1], *row), [*(s // 8 for s in outer), 1]
+        else:
+            outer, held, steps_of = strides, shape, [s // 8 for s in strides]
+        if any(s % 8 for s in outer):
+            raise Fault("unsupported", f"a bit mask in the unified buffer with strides {strides} of bits")
+        a.shadow = np.ndarray(held, np.uint8, self.shadow_bytes, a.lo, steps_of)
+        a.nbytes = int(np.prod(held))
 
     def tile(self, root: Global, elem: str, first: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Tile:
         """Resolve an operand in global memory."""
@@ -729,6 +750,8 @@ class Machine:
                 return np.zeros(a.shape, bool)
             shift = a.arr - 8 * a.lo
             bits = np.unpackbits(self.ub[a.lo : a.hi], bitorder="little")
+            if a.bits is not None:
+                return bits[a.bits].astype(bool)
             return bits[shift : shift + a.n].astype(bool).reshape(a.shape)
         return a.arr
 
@@ -738,6 +761,11 @@ class Machine:
             a.arr[...] = f32_to_bf16(np.broadcast_to(np.asarray(values, np.float32), a.shape))
         elif elem == "i1":
             if a.n == 0:
+                return
+            if a.bits is not None:
+                old = np.unpackbits(self.ub[a.lo : a.hi], bitorder="little")
+                old[a.bits] = np.broadcast_to(np.asarray(values, bool), a.shape)
+                self.ub[a.lo : a.hi] = np.packbits(old, bitorder="little")
                 return
             bits = np.broadcast_to(np.asarray(values, bool), a.shape).reshape(-1)
             shift, rest = a.arr - 8 * a.lo, a.hi * 8 - a.arr - a.n

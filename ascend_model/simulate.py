@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ascend_model.codegen import INT_BITS, Argument, Generated, generate, int_range, round_bf16, round_half
-from ascend_model.compile import Compiled, compile_kernel
+from ascend_model.compile import Compiled, compile_kernel, completed, heuristic_names, is_constexpr, parameters
 from ascend_model.costs import Costs, load_costs
 from ascend_model.memory import Fault, Finding, Global
 from ascend_model.parse import ParseError, parse
@@ -131,7 +131,7 @@ def simulate(
     compiler:  ascendnpu-ir version; the default is the one `toolchain.default_version()` finds
     trace:     keep a Chrome trace of every program
     """
-    named = _by_name(kernel, args, constants or {})
+    named, constants = completed(kernel, _by_name(kernel, args, constants or {}), constants or {})
     compiled = compile_kernel(
         kernel, named, constants, target=target, compiler=compiler, timeout=timeout, cache=cache
     )
@@ -161,7 +161,9 @@ def simulate(
 def _by_name(kernel: Any, args: Mapping[str, Any] | Sequence[Any], constants: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(args, Mapping):
         return dict(args)
-    names = [name for name in kernel.arg_names if name not in constants]
+    filled = heuristic_names(kernel)
+    own = parameters(kernel)
+    names = [n for n in own if n not in constants and n not in filled and not is_constexpr(own[n])]
     if len(args) > len(names):
         raise ValueError(f"{kernel.__name__} takes {len(names)} run-time arguments, got {len(args)}")
     return dict(zip(names, args))
@@ -373,6 +375,7 @@ def _launch(
             outputs,
             counts,
             findings=findings,
+            notes=made.notes,
             executed_ops=executed,
             model_version=version,
         )
@@ -394,6 +397,7 @@ def _launch(
         dict(zip(PIPES, busy)) if numbers else {},
         stalls if numbers else {},
         findings,
+        notes=made.notes,
         program_cycles=tuple(per_program) if numbers else (),
         critical_path=critical_path(events[slowest], per_program[slowest]) if trace and numbers else {},
         executed_ops=executed,

@@ -24,7 +24,7 @@ from ascend_model.memory import (
     bf16_to_f32,
     f32_to_bf16,
 )
-from ascend_model.parse import ELEMENT_BITS, Op
+from ascend_model.parse import ELEMENT_BITS, Op, memref_type
 from ascend_model.timeline import MTE2, MTE3, V
 
 Costs = dict[str, float]
@@ -255,8 +255,6 @@ def lanes(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
     elif op.short == "vsel":
         fn = np.where
     elif op.short == "vcast":
-        from ascend_model.parse import memref_type
-
         source, target = memref_type(op.operand_types[0]), memref_type(op.operand_types[1])
         assert source and target
         signed = "unsigned" not in op.attrs.get("cast", "")
@@ -316,7 +314,10 @@ def _lane_mask(
     """Undefined lanes of `a` as lanes (bytes, for bits) of the result."""
     if a.elem == "i1" and out.elem != "i1":
         shift = a.arr - 8 * a.lo
-        mask = np.repeat(mask, 8)[shift : shift + a.n].reshape(a.shape)
+        if a.bits is None:
+            mask = np.repeat(mask, 8)[shift : shift + a.n].reshape(a.shape)
+        elif mask.shape != a.shape or a.shape[-1] == 1:
+            mask = np.repeat(mask, 8, axis=-1)[..., shift : shift + a.shape[-1]]
     elif a.elem != "i1" and out.elem == "i1":
         mask = np.array([mask.any()])
     if out.elem != "i1":
@@ -508,6 +509,12 @@ def _interleave(*sources: np.ndarray) -> np.ndarray:
 def _deinterleave(op: Op) -> Values:
     channels = (op.ints("channel_num") or (2,))[0]
     mode = op.enum("index_mode", "ALL_CHANNELS")
+    source, out = memref_type(op.operand_types[0]), memref_type(op.operand_types[1])
+    assert source and out
+    if source.strides[-1] == channels and source.shape[-1] == out.shape[-1]:
+        if mode != "CHANNEL_0":
+            raise unsupported(op, f"of a strided operand, {mode}")
+        return lambda x: x  # the operand's stride already leaves the other channels out
     if mode.startswith("CHANNEL_"):
         start = int(mode.removeprefix("CHANNEL_"))
         return lambda x: x[..., start::channels]

@@ -8,6 +8,8 @@ import pytest
 os.environ.setdefault("ASCEND_PERF_CACHE", str(Path(__file__).parent.parent / ".asv" / "cache"))
 os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
 
+import ascend_kernels  # noqa: F401  before any test imports triton: it switches the interpreter on
+
 
 def pytest_collection_modifyitems(items):
     from ascend_model import toolchain

@@ -15,13 +15,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ascend_model.lower import forget_namesakes
+from ascend_model.compile import heuristic_names, is_constexpr, parameters, wrappers
+from ascend_model.lower import forget_namesakes, stand_in_driver
 
 from .launch import GRID_LIMIT, Launch
 
 DTYPES = {
     "f32": "float32", "fp32": "float32", "f16": "float16", "fp16": "float16", "bf16": "bfloat16",
-    "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64", "u8": "uint8", "i1": "bool", "bool": "bool",
+    "f64": "float64", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64", "u8": "uint8", "u16": "uint16",
+    "u32": "uint32", "u64": "uint64", "i1": "bool", "bool": "bool",
 }  # fmt: skip
 
 GUARD = 'put what must not run on import under `if __name__ == "__main__":`'
@@ -48,11 +50,11 @@ def file_launch(
     kernel = load_kernel(*split(what))
     name = split(what)[1]
     given, fixed = dict(_pair(text) for text in args), dict(_pair(text) for text in constants)
-    theirs = {parameter for other in others for parameter in _parameters(load_kernel(*split(other)))}
-    own = _parameters(kernel)
+    theirs = {parameter for other in others for parameter in parameters(load_kernel(*split(other)))}
+    own = parameters(kernel)
     given = {k: v for k, v in given.items() if k in own or k not in theirs}
     fixed = {k: v for k, v in fixed.items() if k in own or k not in theirs}
-    _check_names(own, name, given, fixed)
+    _check_names(kernel, name, given, fixed)
     return Launch(
         kernel,
         grid_sizes(grid),
@@ -151,6 +153,7 @@ def load_module(file: str) -> ModuleType:
     said = io.StringIO()
     try:
         with _alone(file, said):
+            stand_in_driver()
             exec(compile(path.read_bytes(), real, "exec"), vars(module))
     except BaseException as error:
         del sys.modules[name]
@@ -208,33 +211,27 @@ def _at(real: str, error: BaseException) -> str:
     return f" (line {lines[-1]})" if lines else ""
 
 
-def _parameters(kernel: Any) -> dict[str, Any]:
-    import inspect
-
-    while hasattr(kernel, "fn"):
-        kernel = kernel.fn
-    return dict(inspect.signature(kernel).parameters)
-
-
-def _check_names(
-    parameters: dict[str, Any], name: str, arguments: dict[str, str], constants: dict[str, str]
-) -> None:
-    compile_time = [n for n, p in parameters.items() if "constexpr" in str(p.annotation)]
-    run_time = [n for n in parameters if n not in compile_time]
+def _check_names(kernel: Any, name: str, arguments: dict[str, str], constants: dict[str, str]) -> None:
+    own = parameters(kernel)
+    compile_time = [n for n, p in own.items() if is_constexpr(p)]
+    run_time = [n for n in own if n not in compile_time]
+    configs = [config.kwargs for one in wrappers(kernel) for config in getattr(one, "configs", ())]
+    filled = [*heuristic_names(kernel), *(configs[0] if len(configs) == 1 else ())]
 
     def needed(names: list[str], given: dict[str, str], option: str) -> list[str]:
-        wanted = [n for n in names if n not in given and parameters[n].default is parameters[n].empty]
-        return [f"{option} {n}=..." for n in wanted]
+        wanted = [n for n in names if n not in given and n not in filled and own[n].default is own[n].empty]
+        choices = {n: "|".join(dict.fromkeys(str(c[n]) for c in configs if n in c)) for n in wanted}
+        return [f"{option} {n}={choices[n] or '...'}" for n in wanted]
 
     missing = [*needed(run_time, arguments, "--arg"), *needed(compile_time, constants, "--const")]
     # Said under the other option, it is not missing but misplaced.
     swapped = [f"{n} is a tl.constexpr: --const {n}=..." for n in arguments if n in compile_time]
     swapped += [f"{n} is no tl.constexpr: --arg {n}=..." for n in constants if n in run_time]
-    unknown = [n for n in (*arguments, *constants) if n not in parameters]
+    unknown = [n for n in (*arguments, *constants) if n not in own]
     if missing or unknown or swapped:
         words = [f"missing {', '.join(missing)}"] if missing else []
         words += [f"it has no {', '.join(unknown)}"] if unknown else []
-        raise UsageError(f"{name}({', '.join(parameters)}): {'; '.join([*words, *swapped])}")
+        raise UsageError(f"{name}({', '.join(own)}): {'; '.join([*words, *swapped])}")
 
 
 def _pair(text: str) -> tuple[str, str]:
