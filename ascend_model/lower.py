@@ -19,64 +19,14 @@ import tempfile
 import traceback
 from typing import Any
 
-VECTOR_CORES = 48
-"""Of an Ascend910B1, for kernels that size their grid while they are imported."""
-
 FOLDERS: set[str] = set()  # of files that were loaded by their path
 FILES: dict[str, int] = {}  # source file -> its time when imported; a changed one makes this process stale
-
-
-def stand_in_driver() -> None:
-    """Let a file with `@triton.autotune` be imported where there is no device.
-
-    Triton asks the device's driver for a benchmarker as it decorates, and module code may ask it for the number of
-    cores.  A machine with a driver keeps its own.
-    """
-    import warnings
-
-    try:
-        from triton.backends import backends
-        from triton.runtime import driver
-    except ModuleNotFoundError:
-        return  # the importer says so
-
-    if driver.active is not driver.default:
-        return
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # each backend warns of the tools it misses
-        if any(backend.driver.is_active() for backend in backends.values()):
-            return
-    driver.set_active(NoDevice())
-
-
-class NoDevice:
-    """What triton and kernels ask a driver while they are imported; it launches nothing."""
-
-    def __init__(self) -> None:
-        self.utils = self
-
-    def get_benchmarker(self) -> Any:
-        def benchmark(*_: Any, **__: Any) -> None:
-            raise RuntimeError("there is no device here to measure configurations of an autotuned kernel on")
-
-        return benchmark
-
-    def get_current_target(self) -> Any:
-        from triton.backends.compiler import GPUTarget
-
-        return GPUTarget("npu", "Ascend910B1", 0)
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_device_properties(self, _device: Any) -> dict[str, int]:
-        return {"max_shared_mem": 1, "num_aicore": VECTOR_CORES // 2, "num_vectorcore": VECTOR_CORES}
 
 
 def load_kernel(request: dict[str, Any]):
     """The jitted function named by module, file and qualified name."""
     sys.path[:] = request.get("path", sys.path)  # a function among the constants brings none of its own
-    stand_in_driver()
+    stand_in_driver(request["target"])
     name, file = request["module"], request["file"]
     module = None
     if name != "__main__" and not name.startswith("_ascend_model_file_"):
@@ -183,12 +133,19 @@ class AbsentDriver:
         return {"max_shared_mem": 1, "num_aicore": vector // 2, "num_vectorcore": vector}
 
 
-def stand_in_driver(target: str) -> None:
-    """Where triton has no driver of a device, let a module be imported that asks for one."""
+def stand_in_driver(target: str = "Ascend910B1") -> None:
+    """Let a module be imported that asks triton's driver for something while it is, where there is no device.
+
+    `@triton.autotune` asks for a benchmarker, module code for the number of cores.  A machine with a driver keeps
+    its own.
+    """
     import warnings
 
-    from triton.backends import backends
-    from triton.runtime.driver import driver
+    try:
+        from triton.backends import backends
+        from triton.runtime.driver import driver
+    except ModuleNotFoundError:
+        return  # the importer says so
 
     if driver.active is not driver.default:
         return
@@ -243,7 +200,6 @@ def lower(request: dict[str, Any]) -> dict[str, Any]:
     from triton.compiler import ASTSource
     from triton.runtime.jit import JITFunction
 
-    stand_in_driver(request["target"])
     kernel = load_kernel(request)
     while not isinstance(kernel, JITFunction):
         kernel = kernel.fn  # autotuner, heuristics
