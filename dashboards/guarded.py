@@ -2,9 +2,9 @@
 
     python -m dashboards.guarded MARK COMMAND...
 
-The command runs in a session of its own with MARK in its environment.  When this process's standard input closes,
-because the starter died or let go, everything that carries the mark is killed: asv leaves compilers and fork servers
-behind that no process group holds together.
+The command runs in a session of its own with MARK in its environment.  When this process's standard input
+closes, because the starter died or let go, everything that carries the mark is killed: asv leaves compilers and
+fork servers behind that no process group holds together.
 """
 
 from __future__ import annotations
