@@ -26,6 +26,7 @@ COMMANDS = {
     "detect": Command("dashboards.detect_command", "change points of a series in a file"),
     "model": Command("ascend_kernels.harness.model_command", "what Ascend's compiler makes of a kernel, executed"),
     "explain": Command("ascend_kernels.harness.explain_command", "why two compiled forms of a kernel differ"),
+    "fleet": Command("dashboards.fleet_command", "commits x compilers x machines over a Ray cluster"),
     "results": Command("dashboards.results_command", "merge results folders and stores; check one"),
     "compilers": Command("ascend_model.compilers_command", "list, add ascendnpu-ir versions to compare"),
 }

@@ -159,8 +159,8 @@ class Backlog:
         known: Collection[Task],
         suspects: Mapping[tuple[str, str], Iterable[tuple[str, str]]],
         place: Mapping[str, int],
-    ) -> list[Task]:
-        """Missing tasks in the order of work.  `place` gives each commit's place in the history."""
+    ) -> list[tuple[int, Task]]:
+        """(stage, task) of what is missing in the order of work.  `place`: each commit's place in the history."""
         wanted = [place[one] for one in self.commits]
         name = {place[one]: one for one in self.commits}
         had: dict[tuple[str, str], set[int]] = {}
@@ -178,7 +178,19 @@ class Backlog:
             for at, (stage, one) in enumerate(arrange(wanted, had.get(environment, ()), spans, self.newest)):
                 ranked.append((stage, at, number, Task(name[one], compiler, machine)))
         ranked.sort(key=lambda row: row[:3])
-        return [row[3] for row in ranked]
+        return [(row[0], row[3]) for row in ranked]
+
+    def to_date(self, order: Iterable[tuple[int, Task]], known: Collection[Task]) -> list[tuple[int, Task]]:
+        """What is needed to date every suspected step: the newest, spans with a step, and once the far end."""
+        far = {(one.machine, one.compiler) for one in known}
+        chosen = []
+        for stage, task in order:
+            environment = task.machine, task.compiler
+            if stage != FILLING or environment not in far:
+                chosen.append((stage, task))
+            if stage == FILLING:
+                far.add(environment)
+        return chosen
 
 
 def undated(
@@ -249,7 +261,7 @@ class Dispatcher:
         return any(queue and self._fits(slot, key) for key, queue in self._queues.items())
 
     def pick(self, slot: Slot, alone: bool = False) -> Task | None:
-        """The first task this slot can do, under way from now on; `alone`: though it failed on this node before."""
+        """The first task this slot can do, under way from now on; `alone`: even one that failed on this node."""
         best: tuple[int, tuple[str, str], int] | None = None
         for key, queue in self._queues.items():
             if not queue or not self._fits(slot, key):
@@ -317,13 +329,14 @@ class Dispatcher:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a slot hands back.  `reason` is empty where there are results; `unfit`: the node can do no more."""
+    """What a slot hands back.  `reason` is empty where there are results; `unfit`: the node can do no more;
+    `unbuilt`: why the commit could not be installed, which is a result too."""
 
     seconds: float
     files: tuple[tuple[str, bytes], ...] = ()
     reason: str = ""
     unfit: bool = False
-    built: bool = True
+    unbuilt: str = ""
     states: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -371,8 +384,8 @@ class Finished:
 class Head:
     """Hands tasks to slots until none is left.
 
-    accept: keeps a task's results; an OSError from it says that they could not be kept.  again: a new order of what
-    is left, or None where the old one stands.  told: hears of every event.  enough: ends the handing out.
+    accept: keeps a task's results; an OSError from it says that they could not be kept.  again: a new order of
+    what is left, or None where the old one stands.  told: hears of every event.  enough: ends the handing out.
     patience: seconds that tasks wait for a machine when those that could do them went away.
     """
 
@@ -455,6 +468,7 @@ class Head:
             self._idle_since = None
         elif event.kind in ("refused", "left"):
             self.left.setdefault(event.node, event.reason)
+            self.free = {name: one for name, one in self.free.items() if one.node != event.node}
         elif event.kind == "note":
             self.notes.append(f"{event.node}: {event.reason}")
         elif event.kind == "lost" and slot is not None:
@@ -488,7 +502,7 @@ class Head:
             self.notes.append(f"{task.commit[:10]}: {reason}")
             self._unsaved += 1
             if self._unsaved >= NODE_FAILURES:
-                self.dispatcher.give_up(lambda _: f"not begun: {error.strerror or error}")
+                self.dispatcher.give_up(lambda _: f"not begun, {reason}")
             return
         self._unsaved = self._failures[slot.node] = 0
         self.dispatcher.finish(task)
