@@ -11,7 +11,7 @@ import statistics
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -27,8 +27,7 @@ NODE_FAILURES = 3
 NEWEST, SUSPECT, FILLING = 0, 1, 2
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(NamedTuple):
     """A commit to be measured.  `compiler` is an ascendnpu-ir version, empty on machines without one."""
 
     commit: str
@@ -167,7 +166,7 @@ class Backlog:
         for task in known:
             if task.commit in place:
                 had.setdefault((task.machine, task.compiler), set()).add(place[task.commit])
-        ranked = []
+        ranked: list[tuple[int, int, int, Task]] = []
         for number, environment in enumerate(self.environments):
             machine, compiler = environment
             spans = [
@@ -177,7 +176,7 @@ class Backlog:
             ]
             for at, (stage, one) in enumerate(arrange(wanted, had.get(environment, ()), spans, self.newest)):
                 ranked.append((stage, at, number, Task(name[one], compiler, machine)))
-        ranked.sort(key=lambda row: row[:3])
+        ranked.sort()  # the first three differ
         return [(row[0], row[3]) for row in ranked]
 
     def to_date(self, order: Iterable[tuple[int, Task]], known: Collection[Task]) -> list[tuple[int, Task]]:

@@ -219,6 +219,11 @@ class Progress:
         return backlog.to_date(order, known) if self.dated else order
 
     @property
+    def basis(self) -> tuple[Any, ...]:
+        """What an order rests on beside the tasks that are done: the same basis needs no new order."""
+        return tuple(self.environments), {key: frozenset(some) for key, some in self.suspects.items()}
+
+    @property
     def undated(self) -> int:
         """Suspected steps whose commit is not known yet."""
         wanted = {key: spans for key, spans in self.suspects.items() if key in self.environments}
@@ -429,23 +434,24 @@ def work(
     def again() -> list[fleet.Task] | None:
         nonlocal fresh, last, cost
         now = time.monotonic()
-        # a look costs more the longer the history is: at most a tenth of the time, unless nothing else is to do
-        if not fresh or (dispatcher.waiting and now - last < max(1.0, 10 * cost)):
+        # a look costs more the longer the history is: a twentieth of the time, unless nothing else is to do
+        if not fresh or (dispatcher.waiting and now - last < max(1.0, 20 * cost)):
             return None
+        before = progress.basis
         progress.read()
-        order = [task for _, task in progress.order(dispatcher.busy)]
+        same = dispatcher.waiting and progress.basis == before
+        order = None if same else [task for _, task in progress.order(dispatcher.busy)]
         fresh, last, cost = False, time.monotonic(), time.monotonic() - now
         return order
 
     def told(event: fleet.Event) -> None:
-        nonlocal fresh
         if event.kind == "joined" and event.slot is not None:
             machine, has = event.slot.machine, event.slot.compilers
             known = {one for one, _ in progress.environments}
             if machine not in known:
                 compilers = progress.project.compilers if has else ("",)
                 progress.environments += [(machine, one) for one in compilers]
-                fresh = True
+                dispatcher.order(task for _, task in progress.order(dispatcher.busy))
         show.event(event, dispatcher)
 
     head = fleet.Head(backend, dispatcher, accept, again=again, told=told, patience=patience)
