@@ -415,7 +415,7 @@ class Head:
             stop = self.enough()
             if not stop:
                 self._hand_out()
-            if not self.dispatcher.busy and (stop or not self.dispatcher.waiting or self._nobody()):
+            if not self.dispatcher.busy and (stop or self._nothing_left()):
                 break
             for event in self.backend.poll(1.0):
                 self._take(event)
@@ -440,6 +440,10 @@ class Head:
                     self.backend.start(slot, task)
             if self.dispatcher.busy:
                 break
+
+    def _nothing_left(self) -> bool:
+        # a machine that is still being made ready may bring tasks of its own
+        return self._nobody() if self.dispatcher.waiting else not self.backend.coming()
 
     def _nobody(self) -> bool:
         """Nothing is under way: whether to give up what still waits, since no machine can do it."""

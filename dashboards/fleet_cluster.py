@@ -127,7 +127,7 @@ class RayBackend:
         self._pending: dict[Any, tuple[str, _Seat]] = {}
         self._nodes: dict[str, str] = {}
         self._gone: set[str] = set()
-        self._looked = -LOOK_EVERY
+        self._looked = -1.0
         self._events: list[Event] = []
         self._seen_refused: set[tuple[str, str]] = set()
 
@@ -135,7 +135,7 @@ class RayBackend:
         return time.monotonic()
 
     def coming(self) -> bool:
-        return any(step != "run" for step, _ in self._pending.values())
+        return self._looked < 0 or any(step != "run" for step, _ in self._pending.values())
 
     def start(self, slot: Slot, task: Task) -> None:
         seat = self._seats[slot.name]
@@ -148,7 +148,7 @@ class RayBackend:
             self._end(seat)
 
     def poll(self, timeout: float) -> list[Event]:
-        if self.now() - self._looked >= LOOK_EVERY:
+        if self._looked < 0 or self.now() - self._looked >= LOOK_EVERY:
             self._look()
         events, self._events = self._events, []
         if events:

@@ -40,6 +40,7 @@ Whatever ends a run, the same command goes on with what is missing."""
 DONE, SOME_FAILED, NOTHING, USAGE = 0, 1, 3, 4
 LAST = 20
 SHOWN = 10
+LOOK_LEAST, LOOK_SHARE = 1.0, 0.05
 STAGES = ("newest", "suspected step", "filling in")
 
 
@@ -367,14 +368,13 @@ def corrected(path: str, content: bytes, offset: float) -> bytes:
 def run_fleet(given: argparse.Namespace, project: Project) -> int:
     """Do what is missing."""
     with locked(project.beside, "fleet"):
-        if given.store:
+        if given.store and (store.is_remote(given.store) or Path(given.store).is_dir()):
             store.merge_into([given.store], project.results)
         elif project.results.is_dir():
             store.merge_into([], project.results)  # what a killed run had put there and not shown yet
         progress = Progress(project, environments_of(given, project), given.dated)
         if not progress.order() and given.machine is None and not _devices_wanted(given):
-            print(f"nothing is missing: {len(project.commits)} commits")
-            return DONE
+            return summary(given, progress, fleet.Finished(0, {}, {}, ()), store.Report())
         fleet_cluster.connect(given.address, int(given.slots * given.cores) if given.slots else None)
         try:
             return _on_cluster(given, project, progress)
@@ -434,8 +434,8 @@ def work(
     def again() -> list[fleet.Task] | None:
         nonlocal fresh, last, cost
         now = time.monotonic()
-        # a look costs more the longer the history is: a twentieth of the time, unless nothing else is to do
-        if not fresh or (dispatcher.waiting and now - last < max(1.0, 20 * cost)):
+        # a look costs more the longer the history is: it gets a small share of the time, unless nothing else waits
+        if not fresh or (dispatcher.waiting and now - last < max(LOOK_LEAST, cost / LOOK_SHARE)):
             return None
         before = progress.basis
         progress.read()
@@ -560,7 +560,10 @@ def summary(given: argparse.Namespace, progress: Progress, finished: fleet.Finis
             "conflicts": len(report.conflicts), "undated": progress.undated,
         }, indent=1))  # fmt: skip
         return SOME_FAILED if finished.failed else DONE
-    print(f"{finished.done} tasks done, {len(finished.failed)} without results")
+    if not finished.done and not finished.failed:
+        print(f"nothing is missing: {len(progress.project.commits)} commits")
+    else:
+        print(f"{finished.done} tasks done, {len(finished.failed)} without results")
     if states:
         print("  " + ", ".join(f"{count} {state}" for state, count in states.most_common()))
     for row in unbuilt[:SHOWN]:

@@ -232,7 +232,7 @@ def writers(folder: Path, count: int, files: int, kills: int, seed: int) -> dict
     running = {at: begin(at) for at in range(count)}
     killed = 0
     while running:
-        time.sleep(generator.uniform(0.02, 0.2))
+        time.sleep(generator.uniform(0.001, 0.01))
         if killed < kills:
             # each is let through a piece of its way, whatever the machine's speed
             at = generator.choice(sorted(running))
