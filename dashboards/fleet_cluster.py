@@ -125,6 +125,7 @@ class RayBackend:
         self.facts: dict[str, Facts] = {}
         self._seats: dict[str, _Seat] = {}
         self._pending: dict[Any, tuple[str, _Seat]] = {}
+        self._ending: dict[Any, Any] = {}
         self._nodes: dict[str, str] = {}
         self._gone: set[str] = set()
         self._looked = -1.0
@@ -165,15 +166,17 @@ class RayBackend:
 
     def close(self) -> None:
         """End every slot and remove what it left."""
-        live = [seat.actor.close.remote() for seat in self._seats.values() if seat.node not in self._gone]
-        with contextlib.suppress(Exception):
-            self.ray.wait(live, num_returns=len(live), timeout=20) if live else None
         for seat in list(self._seats.values()):
-            self._end(seat)
+            self._end(seat, gone=seat.node in self._gone and seat.node not in self._nodes.values())
+        self._bury(timeout=20.0)
+        for actor in self._ending.values():
+            self._kill(actor)
+        self._ending.clear()
 
     def _look(self) -> None:
         """Take note of nodes that came or went."""
         self._looked = self.now()
+        self._bury()
         alive: dict[str, dict[str, Any]] = {}
         for row in self.ray.nodes():
             if row["Alive"]:
@@ -280,7 +283,7 @@ class RayBackend:
             outcome = self.ray.get(done)
         except Exception as error:
             reason = _words(error, self.ray)
-            self._end(seat)
+            self._end(seat, gone=True)
             node = next((one for one, name in self._nodes.items() if name == seat.node), None)
             if node and seat.node not in self._gone and seat.restarts < RESTARTS:
                 self._seat(node, seat.node, seat.device, seat.name, seat.restarts + 1)
@@ -289,11 +292,25 @@ class RayBackend:
             self._end(seat)
         return [Event("finished", seat.node, slot=seat.slot, task=task, outcome=outcome)]
 
-    def _end(self, seat: _Seat) -> None:
+    def _end(self, seat: _Seat, gone: bool = False) -> None:
+        """Use a seat no more; its process ends once it has removed what it left."""
         if self._seats.get(seat.name) is seat:
             del self._seats[seat.name]
+        if gone:
+            self._kill(seat.actor)
+        else:
+            self._ending[seat.actor.close.remote()] = seat.actor
+
+    def _bury(self, timeout: float = 0.0) -> None:
+        """End the processes that have removed what they left."""
+        if self._ending:
+            ready, _ = self.ray.wait(list(self._ending), num_returns=len(self._ending), timeout=timeout)
+            for one in ready:
+                self._kill(self._ending.pop(one))
+
+    def _kill(self, actor: Any) -> None:
         with contextlib.suppress(Exception):
-            self.ray.kill(seat.actor)
+            self.ray.kill(actor)
 
 
 def _words(error: Exception, ray: Any) -> str:
@@ -301,10 +318,8 @@ def _words(error: Exception, ray: Any) -> str:
     cause = getattr(error, "cause", None)
     if isinstance(cause, WorkerError) or isinstance(error, WorkerError):
         return str(cause or error)
-    if isinstance(error, ray.exceptions.ActorDiedError):
-        if "node" in str(error).lower() and "died" in str(error).lower() and "worker" not in str(error).lower():
-            return "the node went away"
-        return "its process ended"
+    if isinstance(error, ray.exceptions.RayActorError):
+        return "the node is gone" if "node has died" in str(error) else "its process ended"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[-1] if lines else type(error).__name__)[:300]
 

@@ -375,11 +375,15 @@ def run_fleet(given: argparse.Namespace, project: Project) -> int:
         progress = Progress(project, environments_of(given, project), given.dated)
         if not progress.order() and given.machine is None and not _devices_wanted(given):
             return summary(given, progress, fleet.Finished(0, {}, {}, ()), store.Report())
-        fleet_cluster.connect(given.address, int(given.slots * given.cores) if given.slots else None)
-        try:
-            return _on_cluster(given, project, progress)
-        finally:
-            fleet_cluster.disconnect()
+        project.beside.mkdir(parents=True, exist_ok=True)
+        # Ray reports dead workers on standard output; what matters of it is named by us
+        with open(project.beside / "ray.log", "w") as log, contextlib.redirect_stdout(log):
+            fleet_cluster.connect(given.address, int(given.slots * given.cores) if given.slots else None)
+            try:
+                finished, report = _on_cluster(given, project, progress)
+            finally:
+                fleet_cluster.disconnect()
+        return summary(given, progress, finished, report)
 
 
 def _devices_wanted(given: argparse.Namespace) -> bool:
@@ -387,7 +391,9 @@ def _devices_wanted(given: argparse.Namespace) -> bool:
     return given.address != "local" or bool(given.device)
 
 
-def _on_cluster(given: argparse.Namespace, project: Project, progress: Progress) -> int:
+def _on_cluster(
+    given: argparse.Namespace, project: Project, progress: Progress
+) -> tuple[fleet.Finished, store.Report]:
     scratch = project.beside / "scratch"
     try:
         bundle = bundle_of(project.repo, scratch, project.head, project.hashes)
@@ -415,7 +421,7 @@ def _on_cluster(given: argparse.Namespace, project: Project, progress: Progress)
             keeper.failed(task, reason)
     show.write_status("finished", force=True, finished=finished)
     progress.read()
-    return summary(given, progress, finished, keeper.report)
+    return finished, keeper.report
 
 
 def work(

@@ -100,7 +100,7 @@ class Simulated:
             if event.kind == "left":
                 self._gone.add(event.node)
                 mine = [pair for pair in self._under_way.values() if pair[0].node == event.node]
-                reason = "the node went away"
+                reason = "the node is gone"
                 return [event] + [Event("lost", event.node, slot=s, task=t, reason=reason) for s, t in mine]
             return [event]
         self.time += timeout

@@ -148,8 +148,8 @@ class Worker:
         results.mkdir(parents=True)
         config = own_config(self.tree, Path(self.order.config), self.work, results)
         command = [
-            sys.executable, "-m", "dashboards.cli", "run", task.commit, "--every-commit", "--quiet", "--json",
-            "--config", config.name,
+            sys.executable, "-m", "dashboards.cli", "run", task.commit, "--every-commit", "--force", "--quiet",
+            "--json", "--config", config.name,
         ]  # fmt: skip
         for option, value in (("compiler", task.compiler), ("cases", self.order.cases), ("ops", self.order.ops)):
             command += [f"--{option}={value}"] if value else []

@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-KERNEL = '''
+KERNEL = """
 import torch
 import triton
 import triton.language as tl
@@ -39,7 +39,7 @@ OPS = {{
         cases={{"short": Case(make, quick=True)}}, implementations=("plain",),
     )
 }}
-'''
+"""
 BENCH = """
 from ascend_kernels.harness.suite import Family
 from tiny.shift import OPS
