@@ -345,9 +345,13 @@ class Keeper:
 
 def corrected(path: str, content: bytes, offset: float) -> bytes:
     """Times of a machine whose clock is `offset` seconds ahead, as this machine's clock has them."""
-    if not offset:
-        return content
-    shift = int(offset * 1000)
+    try:
+        return _shifted(path, content, int(offset * 1000)) if offset else content
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return content  # damaged: the store says so
+
+
+def _shifted(path: str, content: bytes, shift: int) -> bytes:
     kind = store.merge.kind_of(path)
     if kind == store.merge.STATES:
         lines = []

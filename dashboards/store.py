@@ -515,11 +515,15 @@ def merge_into(
 
 
 def check(address: str | os.PathLike[str]) -> Report:
-    """Read every object, move damaged ones aside, make the plain results whole again."""
+    """Read every object, move damaged ones aside, make the plain results whole again; a folder that is no store
+    is only read."""
     report = Report()
     store = Store(address)
     if store.folder is not None and not store.folder.is_dir():
         raise StoreError(f"no results folder: {store.address}")
+    if store.folder is not None and not (store.folder / HIDDEN).is_dir():
+        report.files = sum(1 for _ in plain_files(store.folder, report))
+        return report
     store.objects.tidy()
     with store.locked() if store.folder is not None else contextlib.nullcontext():
         for key, names in sorted(store.objects.names().items()):

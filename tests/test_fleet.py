@@ -185,6 +185,8 @@ def test_times_of_a_wrong_clock_are_corrected():
     path = f"states/{'ab' * 20}.jsonl"
     assert json.loads(fleet_command.corrected(path, line, 3600.0)) == {"at": 100_000, "state": "ok"}
     assert fleet_command.corrected(path, line, 0.0) == line
+    for damaged in (b"{cut", b"[]", b'{"at": "x"}'):
+        assert fleet_command.corrected(path, damaged, 3600.0) == damaged
 
 
 @pytest.fixture

@@ -241,6 +241,8 @@ def test_damaged_files_are_set_aside_and_named(tmp_path, capsys):
     assert Path(named["11111111-host.json"]).read_bytes() == b""
     assert not (target / "ci/11111111-host.json").exists()
     assert not load(target, cache=None).problems
+    assert cli.main(["results", "check", str(source)]) == 1 and not (source / ".store").exists()
+    assert "00000000-host.json: Unterminated string" in capsys.readouterr().out
     # an object of the store whose bytes changed
     [damaged] = [one for some in store.LocalObjects(target / ".store").names().values() for one in some
                  if one.startswith(store.key_of(PATH))]  # fmt: skip
