@@ -149,12 +149,14 @@ def _short(value: Any) -> str:
 
 @dataclass(frozen=True)
 class _Row:
-    """A benchmark of one version of a file; `order` makes later ones the larger ones."""
+    """A benchmark of one version of a file; `order` makes later ones the larger ones.  `bare`: it failed as a whole,
+    which asv writes without a list."""
 
     order: tuple[float, str]
     fields: Mapping[str, Any]
     cells: Mapping[tuple[str, ...], tuple[Any, ...]]
     axes: tuple[tuple[str, ...], ...]
+    bare: bool
 
     @property
     def version(self) -> tuple[int, str]:
@@ -183,7 +185,8 @@ def _row(columns: Sequence[str], row: Any, digest: str) -> _Row:
     cells = dict(zip(itertools.product(*axes), zip(*flat)))
     started = named.get("started_at")
     when = float(started) if isinstance(started, (int, float)) and math.isfinite(started) else 0.0
-    return _Row((when, digest), {name: named.get(name) for name in PER_ROW}, cells, axes)
+    fields = {name: named.get(name) for name in PER_ROW}
+    return _Row((when, digest), fields, cells, axes, named.get("result") is None)
 
 
 def _skipped(cell: tuple[Any, ...]) -> bool:
@@ -267,7 +270,8 @@ def _join_rows(path: str, name: str, rows: Sequence[_Row], conflicts: list[Confl
     row = {**latest.fields, "params": axes}
     for at, column in enumerate(PER_CELL):
         values = [cell[at] for cell in cells]
-        row[column] = values if column == "result" or any(one is not None for one in values) else None
+        bare = column != "result" or any(one.bare for one in alike)
+        row[column] = None if bare and all(one is None for one in values) else values
     return _cut([row.get(one) for one in COLUMNS])
 
 

@@ -79,6 +79,13 @@ def test_other_cases_of_a_benchmark_stand_beside():
     assert low["'a'", "'x'"] == 0.5 and low["'b'", "'y'"] is None
 
 
+def test_a_benchmark_that_failed_as_a_whole_stays_as_asv_writes_it():
+    failed = [asv_file({MODELLED: started(None, when)}) for when in (1, 2)]
+    assert json.loads(merge.join(PATH, failed).content)["results"][MODELLED][0] is None
+    joined = merge.join(PATH, [failed[0], asv_file({MODELLED: started([1, None, math.nan, 2], 0)})])
+    assert set(cells(joined.content).values()) == {None}
+
+
 def test_a_higher_version_of_a_benchmark_wins_and_is_named():
     one = asv_file({MODELLED: started([1, 1, 1, 1], 99, version="9")})
     two = asv_file({MODELLED: started([2, 2, 2, 2], 1, version="10")})
