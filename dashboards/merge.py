@@ -149,8 +149,10 @@ def _short(value: Any) -> str:
 
 @dataclass(frozen=True)
 class _Row:
-    """A benchmark of one version of a file; `order` makes later ones the larger ones.  `bare`: it failed as a whole,
-    which asv writes without a list."""
+    """A benchmark of one version of a file; `order` makes later ones the larger ones.
+
+    bare: it failed as a whole, which asv writes without a list.
+    """
 
     order: tuple[float, str]
     fields: Mapping[str, Any]

@@ -82,8 +82,12 @@ def test_other_cases_of_a_benchmark_stand_beside():
 def test_a_benchmark_that_failed_as_a_whole_stays_as_asv_writes_it():
     failed = [asv_file({MODELLED: started(None, when)}) for when in (1, 2)]
     assert json.loads(merge.join(PATH, failed).content)["results"][MODELLED][0] is None
-    joined = merge.join(PATH, [failed[0], asv_file({MODELLED: started([1, None, math.nan, 2], 0)})])
-    assert set(cells(joined.content).values()) == {None}
+    earlier, later = (asv_file({MODELLED: started([1, None, math.nan, 2], when)}) for when in (0, 3))
+    joined = merge.join(PATH, [failed[0], earlier])
+    assert json.loads(joined.content)["results"][MODELLED][0] is None
+    assert {one.dropped for one in joined.conflicts} == {"1", "2"}
+    joined = merge.join(PATH, [failed[0], later])
+    assert json.loads(joined.content)["results"][MODELLED][0] == [1, None, None, 2]
 
 
 def test_a_higher_version_of_a_benchmark_wins_and_is_named():
