@@ -4,10 +4,14 @@ Scalar code becomes plain Python with 64- and 32-bit wrap-around only where the 
 out; vector and copy ops become calls of the functions that `ascend_model.vector` makes.  Scalar cycles of a
 straight stretch are added up here and cost one addition at run time; how often each stretch ran gives every
 count that depends on no constant.
+
+There are three modes.  "time" is the whole of it; "record" also lists the decisions that the time of a program
+depends on; "values" computes values alone and follows the recorded decisions (see `ascend_model.replay`).
 """
 
 from __future__ import annotations
 
+import ast
 import itertools
 import math
 import re
@@ -20,10 +24,11 @@ from typing import Any
 
 import numpy as np
 
-from ascend_model.memory import VIEW_CODE, Alloc, Fault, Machine, bf16_to_f32
+from ascend_model import replay
+from ascend_model.memory import VIEW_CODE, Access, Alloc, Fault, Machine, bf16_to_f32
 from ascend_model.parse import DYNAMIC, ELEMENT_BITS, MemRef, Op, Region, dense_strides, memref_type
 from ascend_model.timeline import PIPES, Timeline
-from ascend_model.vector import runner, unsupported
+from ascend_model.vector import Runner, runner, unsupported
 
 INT_BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "index": 64}
 FLOATS = ("f16", "bf16", "f32")
@@ -94,6 +99,14 @@ def literal(value: int | float) -> str:
             return "INF" if value > 0 else "(-INF)"
         return repr(value) if value >= 0 and not repr(value).startswith("-") else f"({value!r})"
     return str(value) if value >= 0 else f"({value})"
+
+
+def number(text: str) -> int | float:
+    """What `literal` wrote."""
+    bare = text.strip("()").removeprefix("-")
+    named = {"NAN": math.nan, "INF": math.inf}
+    size: int | float = named[bare] if bare in named else ast.literal_eval(bare)
+    return -size if "-" in text.strip("()")[:1] else size
 
 
 # ---- helpers that the generated code calls
@@ -253,12 +266,18 @@ class Generated:
 
 
 class Generator:
-    def __init__(self, entry: Op, costs: dict[str, float], trace: bool = False):
+    def __init__(
+        self, entry: Op, costs: dict[str, float], trace: bool = False, mode: str = "time", indices: bool = False
+    ):
         self.entry = entry
+        self.mode = mode
+        self.indices = indices
         self.costs = costs
         self.places: list[str] = []
         self.place_of: dict[str, int] = {}
         self.machine = Machine(Timeline(costs, trace), self.places)
+        if mode == "record":
+            self.machine.recorded = []
         self.lines: list[str] = []
         self.depth = 1
         self.pending = 0
@@ -272,6 +291,7 @@ class Generator:
         self.views: set[str] = set()
         self.allocs: dict[int, Alloc] = {}
         self.late: list[tuple[str, Memory]] = []
+        self.fixed: list[tuple[str, Runner, list[Scalar | Memory]]] = []
         self.roots: set[int] = set()
         self.loaded: set[int] = set()
         self.stored: set[int] = set()
@@ -296,9 +316,21 @@ class Generator:
         self.lines.append("    " * self.depth + text)
 
     def flush(self) -> None:
-        if self.pending:
+        if self.pending and self.mode != "values":
             self.emit(f"ts += {self.pending}")
-            self.pending = 0
+        self.pending = 0
+
+    def decide(self, expr: str) -> None:
+        """A number that time, order or counts depend on: note it, or follow the recorded path that has it."""
+        if self.mode == "record":
+            self.emit(f"DECIDED({expr})")
+        elif self.mode == "values":
+            self.emit(f"path = path[{expr}]")
+
+    def ran(self, times: str = "1") -> None:
+        """The current block runs once more, or so many times."""
+        if self.mode != "values":
+            self.emit(f"c{self.block} += {times}")
 
     def fresh(self, stem: str = "t") -> str:
         self.names += 1
@@ -393,12 +425,16 @@ class Generator:
         self.ops(self.entry.regions[0])
         self.flush()
         body = self.lines
-        head = [f"def program(block, left, tags, {', '.join(names)}):", "    ts = START"]
-        head += [f"    c{i} = 0" for i in range(len(self.blocks))]
-        head += ["    c0 = 1"]
+        if self.mode == "values":
+            head = [f"def program(block, path, tags, {', '.join(names)}):"]
+            end = "    return path"
+        else:
+            head = [f"def program(block, left, tags, {', '.join(names)}):", "    ts = START"]
+            head += [f"    c{i} = 0" for i in range(len(self.blocks))]
+            head += ["    c0 = 1"]
+            end = f"    return ts, ({', '.join(f'c{i}' for i in range(len(self.blocks)))},)"
         head += [f"    U_{code} = VIEWS[{code!r}]" for code in sorted(self.views)]
-        counts = ", ".join(f"c{i}" for i in range(len(self.blocks)))
-        source = "\n".join([*head, *body, f"    return ts, ({counts},)", ""])
+        source = "\n".join([*head, *body, end, ""])
         if self.every_scalar:
             for alloc in self.machine.allocs:
                 alloc.scalar = True
@@ -467,18 +503,29 @@ class Generator:
             GM_OUTSIDE=machine.gm_outside,
             GM_SEEN=machine.gm_seen,
             ALLOC=machine.add_alloc,
+            DECIDED=machine.path.append,
+            Diverged=replay.Diverged,
+            GM_READ=replay.scalar_read,
+            GM_WRITE=replay.scalar_write,
         )
         for index, alloc in self.allocs.items():
             self.namespace[f"A{index}"] = alloc
         for name, memory in self.late:
-            assert memory.root_index is not None
-            self.namespace[name] = machine.access(
-                self.allocs[memory.root_index],
-                memory.elem,
-                memory.offset,  # type: ignore[arg-type]
-                memory.sizes,  # type: ignore[arg-type]
-                memory.strides,  # type: ignore[arg-type]
-            )
+            self.namespace[name] = self.resolved(memory)
+        for name, made, operands in self.fixed:
+            known = [self.resolved(x) if isinstance(x, Memory) else number(x.expr) for x in operands]
+            self.namespace[name] = made.fix(*known)
+
+    def resolved(self, memory: Memory) -> Access:
+        """A buffer whose place is known before the run."""
+        assert memory.root_index is not None
+        return self.machine.access(
+            self.allocs[memory.root_index],
+            memory.elem,
+            memory.offset,  # type: ignore[arg-type]
+            memory.sizes,  # type: ignore[arg-type]
+            memory.strides,  # type: ignore[arg-type]
+        )
 
     def ops(self, region: Region) -> Op | None:
         """Code of a region's ops; its terminator is returned, not emitted."""
@@ -723,6 +770,7 @@ class Generator:
         condition = self.scalar(op.operands[0]).expr
         yes, no = self.memory(op.operands[1]), self.memory(op.operands[2])
         self.cost("scalar.alu")
+        self.decide(condition)
         self.env[op.results[0]] = self.join(op, condition, yes, no)
 
     def join(self, op: Op, condition: str, yes: Memory, no: Memory) -> Memory:
@@ -995,11 +1043,21 @@ class Generator:
             self.count("ub_loads")
             slow = f"{name} = UB_LOAD({memory.root}, {elem!r}, {index}, {place})"
             self.mark_scalar(memory)
-            if elem not in VIEW_CODE or elem in ("f16", "bf16"):
+            if self.indices and not isinstance(index, int):
+                self.decide(index)
+            plain = elem in VIEW_CODE and elem not in ("f16", "bf16")
+            if plain:
+                self.views.add(elem)
+            inside = "" if self.in_alloc(memory, lo, hi) else self.alloc_bounds(memory, index)
+            if self.mode == "values":
+                if inside:
+                    self.emit(f"if not ({inside.removeprefix(' and ')}): raise Diverged")
+                value = f"U_{elem}[{index}]" if plain else f"M.scalar_at({elem!r}, {index})"
+                self.emit(f"{name} = {value}")
+                return
+            if not plain:
                 self.emit(slow)
                 return
-            self.views.add(elem)
-            inside = "" if self.in_alloc(memory, lo, hi) else self.alloc_bounds(memory, index)
             first = self.byte_of(elem, index)
             self.emit(f"if {memory.root}.rd and ({memory.root}.rd == 1 or not SHADOW[{first}]){inside}:")
             self.emit(f"    {name} = U_{elem}[{index}]")
@@ -1017,13 +1075,24 @@ class Generator:
             value = f"M.scalar_value({elem!r}, {value})"
         self.emit(f"    {name} = {value}")
         if memory.root_index is None or memory.root_index in self.stored:
-            self.emit(f"    GM_SEEN({root}, {elem!r}, {index}, False, {place})")
-        line = self.fresh("l")
+            if self.mode == "values":
+                self.emit(f"    GM_READ(M, {root}, {elem!r}, {index}, {place})")
+            else:
+                self.emit(f"    GM_SEEN({root}, {elem!r}, {index}, False, {place})")
+        line, lines = self.fresh("l"), int(self.costs["scalar.cache_lines"])
         self.emit(f"    {line} = {root}.line0 + ({index} >> {shift})")
-        self.emit(f"    if tags[{line} % {int(self.costs['scalar.cache_lines'])}] == {line}:")
+        self.depth += 1
+        self.decide(f"tags[{line} % {lines}] == {line}")
+        self.depth -= 1
+        if self.mode == "values":
+            self.emit(f"    tags[{line} % {lines}] = {line}")
+            self.emit("else:")
+            self.emit("    raise Diverged")
+            return
+        self.emit(f"    if tags[{line} % {lines}] == {line}:")
         self.emit("        ts += HIT")
         self.emit("    else:")
-        self.emit(f"        tags[{line} % {int(self.costs['scalar.cache_lines'])}] = {line}")
+        self.emit(f"        tags[{line} % {lines}] = {line}")
         self.emit("        ts += MISS")
         self.emit("else:")
         self.emit(f"    {name} = GM_OUTSIDE({root}, {elem!r}, {index}, 'read', {place})")
@@ -1060,11 +1129,21 @@ class Generator:
             self.count("ub_stores")
             slow = f"UB_STORE({memory.root}, {elem!r}, {index}, {value}, {place})"
             self.mark_scalar(memory)
-            if elem not in VIEW_CODE or elem in ("f16", "bf16"):
+            if self.indices and not isinstance(index, int):
+                self.decide(index)
+            plain = elem in VIEW_CODE and elem not in ("f16", "bf16")
+            if plain:
+                self.views.add(elem)
+            inside = "" if self.in_alloc(memory, lo, hi) else self.alloc_bounds(memory, index)
+            if self.mode == "values":
+                if inside:
+                    self.emit(f"if not ({inside.removeprefix(' and ')}): raise Diverged")
+                text = f"U_{elem}[{index}] = {value}" if plain else f"M.scalar_put({elem!r}, {index}, {value})"
+                self.emit(text)
+                return
+            if not plain:
                 self.emit(slow)
                 return
-            self.views.add(elem)
-            inside = "" if self.in_alloc(memory, lo, hi) else self.alloc_bounds(memory, index)
             width, first = ELEMENT_BITS[elem] // 8, self.byte_of(elem, index)
             self.emit(f"if {memory.root}.wr{inside}:")
             self.emit(f"    U_{elem}[{index}] = {value}")
@@ -1079,6 +1158,9 @@ class Generator:
         elem = "i8" if elem == "i1" else elem
         if elem in ("f16", "bf16"):
             value = f"M.scalar_bits({elem!r}, {value})"
+        if self.mode == "values":
+            self.emit(f"GM_WRITE(M, {root}, {elem!r}, {index}, {value}, {place})")
+            return
         self.emit(f"if 0 <= {index} < {root}.n_{elem}:")
         self.emit(f"    GM_SEEN({root}, {elem!r}, {index}, True, {place})")
         self.emit(f"    {root}.v_{elem}[{index}] = {value}")
@@ -1144,7 +1226,9 @@ class Generator:
         if by.lo <= 0:
             self.emit(f"if {by.expr} <= 0: raise Fault('endless loop', 'a loop with step 0 at {self.safe(op)}')")
         self.emit(f"{trips} = len(range({lo.expr}, {hi.expr}, {by.expr}))")
-        self.emit(f"c{self.block} += {trips}")
+        if not all(x.lo == x.hi for x in (lo, hi, by)):
+            self.decide(trips)
+        self.ran(trips)
         budget = len(self.lines)
         index = self.fresh("i")
         self.emit(f"for {index} in range({lo.expr}, {hi.expr}, {by.expr}):")
@@ -1165,13 +1249,19 @@ class Generator:
         self.loops -= 1
         self.depth -= 1
         weight = self.blocks[self.block]["ops"]
-        pad = "    " * self.depth
-        self.lines.insert(budget, f"{pad}if left < 0: raise Fault('endless loop', ENDLESS + {self.safe(op)!r})")
-        self.lines.insert(budget, f"{pad}left -= {trips} * {weight}")
+        self.limit(op, budget, self.depth, f"{trips} * {weight}")
         self.env = outer_env
         self.block = outer_block
         for result, value in zip(op.results, carried):
             self.env[result] = value
+
+    def limit(self, op: Op, line: int, depth: int, ops: str) -> None:
+        """Take the ops of a loop from the program's budget; a recorded path has stayed inside it."""
+        if self.mode == "values":
+            return
+        pad = "    " * depth
+        self.lines.insert(line, f"{pad}if left < 0: raise Fault('endless loop', ENDLESS + {self.safe(op)!r})")
+        self.lines.insert(line, f"{pad}left -= {ops}")
 
     def safe(self, op: Op) -> str:
         return self.places[self.place(op)].replace("'", "")
@@ -1180,6 +1270,7 @@ class Generator:
         condition = self.scalar(op.operands[0]).expr
         self.cost("scalar.branch")
         self.flush()
+        self.decide(condition)
         outer_block, outer_env = self.block, self.env
         results: list[Value] = []
         for kind in op.result_types if op.results else ():
@@ -1193,7 +1284,7 @@ class Generator:
                 self.emit("else:")
             self.depth += 1
             self.block = self.open_block()
-            self.emit(f"c{self.block} += 1")
+            self.ran()
             self.env = dict(outer_env)
             end = self.ops(region)
             self.flush()
@@ -1248,7 +1339,7 @@ class Generator:
         self.emit("while True:")
         self.depth += 1
         self.loops += 1
-        self.emit(f"c{self.block} += 1")
+        self.ran()
         budget = len(self.lines)
         self.env = dict(outer_env)
         for (name, _), value in zip(before.args, carried):
@@ -1261,11 +1352,12 @@ class Generator:
         go = self.scalar(end.operands[0]).expr
         for j, name in enumerate(end.operands[1:]):
             results[j] = self.settle(op, results[j], self.env[name])
+        self.decide(go)
         self.emit(f"if not {go}: break")
         first = self.block
         weight = self.blocks[first]["ops"]
         self.block = self.open_block()
-        self.emit(f"c{self.block} += 1")
+        self.ran()
         self.env = dict(outer_env)
         for (name, _), value in zip(after.args, results):
             self.env[name] = value
@@ -1277,9 +1369,7 @@ class Generator:
             self.assign(op, carried, end.operands)
         self.loops -= 1
         self.depth -= 1
-        pad = "    " * (self.depth + 1)
-        self.lines.insert(budget, f"{pad}if left < 0: raise Fault('endless loop', ENDLESS + {self.safe(op)!r})")
-        self.lines.insert(budget, f"{pad}left -= {weight}")
+        self.limit(op, budget, self.depth + 1, str(weight))
         self.env = outer_env
         self.block = outer_block
         for result, value in zip(op.results, results):
@@ -1315,10 +1405,14 @@ class Generator:
                 raise unsupported(op, f"between {giver} and {waiter}")
             event = re.search(r"EVENT_ID(\d+)", op.attrs.get("static_event_id", ""))
             which = event.group(1) if event else self.scalar(op.operands[0]).expr
+            if not event:
+                self.decide(which)
             self.cost("scalar.flag")
             self.count("flags")
             self.flush()
             pair = f"{PIPES.index(giver)}, {PIPES.index(waiter)}"
+            if self.mode == "values":
+                return
             if name == "set_flag":
                 self.emit(f"SET(ts, {pair}, {which})")
             else:
@@ -1334,6 +1428,8 @@ class Generator:
             self.cost("scalar.barrier")
             self.count("barriers")
             self.flush()
+            if self.mode == "values" and (pipe == "ALL" or pipe in PIPES):
+                return
             if pipe == "ALL":
                 self.emit("ts = BARRIER_ALL(ts)")
             elif pipe in PIPES:
@@ -1367,54 +1463,110 @@ class Generator:
     def data_op(self, op: Op) -> None:
         place = self.place(op)
         function = f"K{len(self.namespace)}"
-        self.namespace[function] = runner(self.machine, op, place, self.costs)
-        operands = op.operands
-        if op.short in ("load", "store"):
-            operands = operands[:2]
-        texts: list[str] = []
+        made = runner(self.machine, op, place, self.costs)
+        if self.mode == "values" and made.values is None:
+            raise unsupported(op, "without its time")
+        self.namespace[function] = made.values if self.mode == "values" else made.run
+        operands = [self.env[x] for x in (op.operands[:2] if op.short in ("load", "store") else op.operands)]
         self.flush()
-        for name in operands:
-            value = self.env[name]
+        keys = [key for x in operands if isinstance(x, Memory) and x.space == "ub" for key in self.keys(x)]
+        if keys and self.mode != "time":
+            self.decide(f"({', '.join(keys)},)")
+        constant = all((isinstance(x, Memory) and x.space == "ub") or is_literal(x) for x in operands)
+        if self.mode == "values" and constant and not keys:
+            self.fixed.append((function, made, operands))
+            self.emit(f"{function}()")
+            return
+        if self.mode == "values" and constant:
+            self.remembered_call(function, made, operands, keys)
+            return
+        texts: list[str] = []
+        for value in operands:
             if isinstance(value, Scalar):
                 texts.append(value.expr)
-                continue
-            if value.space == "gm":
-                if op.short not in ("load", "store"):
-                    raise unsupported(op, "on global memory")
-                if "?" in value.sizes:
-                    raise unsupported(op, "on an argument of unknown shape")
-                parts = (value.root, repr(value.elem), value.offset, self.tuple_of(value.sizes))
-                texts.append(f"TILE({', '.join(map(str, parts))}, {self.tuple_of(value.strides)})")
+            elif value.space == "gm":
+                texts.append(self.tile(op, value))
             elif value.static:
                 text = f"X{len(self.late)}"
                 self.late.append((text, value))
                 texts.append(text)
             else:
                 texts.append(self.cached_access(value))
-        self.emit(f"ts = {function}(ts, {', '.join(texts)})")
+        call = (
+            f"{function}({', '.join(texts)})" if self.mode == "values" else f"{function}(ts, {', '.join(texts)})"
+        )
+        self.emit(call if self.mode == "values" else f"ts = {call}")
+
+    def tile(self, op: Op, value: Memory) -> str:
+        """An operand in global memory, as an expression."""
+        if op.short not in ("load", "store"):
+            raise unsupported(op, "on global memory")
+        if "?" in value.sizes:
+            raise unsupported(op, "on an argument of unknown shape")
+        parts = (value.root, repr(value.elem), value.offset, self.tuple_of(value.sizes))
+        text = f"TILE({', '.join(map(str, parts))}, {self.tuple_of(value.strides)})"
+        if self.mode == "time" or not any(isinstance(x, str) for x in (*value.sizes, *value.strides)):
+            return text
+        name = self.fresh("t")
+        self.emit(f"{name} = {text}")
+        self.decide(f"({name}.nbytes, {name}.bursts)")
+        return name
+
+    def keys(self, value: Memory) -> list[str]:
+        """What decides at run time where an operand in the unified buffer is; nothing when that is known."""
+        if value.static:
+            return []
+        dynamic = [str(x) for x in (value.offset, *value.sizes, *value.strides) if isinstance(x, str)]
+        if value.root_index is None:
+            dynamic = [f"{value.root}.lo", f"{value.root}.hi", *dynamic]
+        return dynamic
 
     def cached_access(self, value: Memory) -> str:
         """Resolve an operand whose place is known at run time, remembering what was resolved before."""
         cache, key, name = self.fresh("C"), self.fresh("k"), self.fresh("x")
         self.namespace[cache] = {}
-        dynamic = [str(x) for x in (value.offset, *value.sizes, *value.strides) if isinstance(x, str)]
-        if value.root_index is None:
-            dynamic.insert(0, f"{value.root}.lo")
-            dynamic.insert(1, f"{value.root}.hi")
+        dynamic = self.keys(value)
         self.emit(f"{key} = ({', '.join(dynamic)},)" if len(dynamic) > 1 else f"{key} = {dynamic[0]}")
         self.emit(f"{name} = {cache}.get({key})")
         self.emit(f"if {name} is None:")
-        call = f"ACCESS({value.root}, {value.elem!r}, {value.offset}, {self.tuple_of(value.sizes)}"
-        self.emit(f"    {name} = {cache}[{key}] = {call}, {self.tuple_of(value.strides)})")
+        self.emit(f"    {name} = {cache}[{key}] = {self.access(value)}")
         return name
+
+    def access(self, value: Memory) -> str:
+        where = f"{value.root}, {value.elem!r}, {value.offset}"
+        return f"ACCESS({where}, {self.tuple_of(value.sizes)}, {self.tuple_of(value.strides)})"
+
+    def remembered_call(self, function: str, made: Runner, operands: Sequence[Value], keys: Sequence[str]) -> None:
+        """Values of an op whose operands lie in a few places: one call ready for each of them."""
+        cache, key, name = self.fresh("C"), self.fresh("k"), self.fresh("f")
+        self.namespace[cache] = {}
+        self.namespace[function] = made.fix
+        parts = [x.expr if isinstance(x, Scalar) else self.access(x) for x in operands]
+        self.emit(f"{key} = ({', '.join(keys)},)" if len(keys) > 1 else f"{key} = {keys[0]}")
+        self.emit(f"{name} = {cache}.get({key})")
+        self.emit(f"if {name} is None:")
+        self.emit(f"    {name} = {cache}[{key}] = {function}({', '.join(parts)})")
+        self.emit(f"{name}()")
 
     @staticmethod
     def tuple_of(parts: Sequence[int | str]) -> str:
         return f"({', '.join(map(str, parts))},)" if parts else "()"
 
 
-def generate(entry: Op, costs: dict[str, float], trace: bool = False) -> Generated:
-    """Generated code of a device function; raises Fault when it holds something that is not modelled."""
-    made = Generator(entry, costs, trace).generate()
+def is_literal(value: Value) -> bool:
+    """Whether a number is written out in the code, not computed by it."""
+    return (
+        isinstance(value, Scalar) and re.fullmatch(r"\(?-?(?:INF|NAN|[0-9][0-9.e+-]*)\)?", value.expr) is not None
+    )
+
+
+def generate(
+    entry: Op, costs: dict[str, float], trace: bool = False, mode: str = "time", indices: bool = False
+) -> Generated:
+    """Generated code of a device function; raises Fault when it holds something that is not modelled.
+
+    mode: "time", "record" or "values".  indices: places of scalar accesses count as decisions, too.
+    """
+    made = Generator(entry, costs, trace, mode, indices).generate()
     made.namespace["ENDLESS"] = "the op budget ran out in a loop at "
     return made

@@ -38,6 +38,7 @@ COMPILE_FAILED = "compile failed"  # bishengir-compile gave an error of another 
 TIMED_OUT = "timed out"
 
 FORMAT = 1  # of the cached records; a new one ignores the old
+INSIDE = "ASCEND_PERF_LOWERING"  # set in the process that lowers
 STOP = "convert-hivm-to-std"
 FLAGS = (
     "--enable-auto-multi-buffer=true",
@@ -255,10 +256,16 @@ class Worker:
         return json.loads(line) if line.endswith("\n") else self._crashed()
 
     def _start(self) -> None:
+        if os.environ.get(INSIDE):
+            raise RuntimeError(
+                "the kernel's file compiles kernels while it is imported, and the compiler's process imports it: "
+                'put that under `if __name__ == "__main__":`'
+            )
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONSTARTUP"}
         # Set, not removed: a kernel package that turns the interpreter on by itself leaves a set value alone.
         environment["TRITON_INTERPRET"] = "0"
         environment["TRITON_DISABLE_LINE_INFO"] = "false"
+        environment[INSIDE] = "1"
         environment["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
         # The same search order as here: two copies of a package may be on it.
         environment["PYTHONPATH"] = os.pathsep.join(_import_path())

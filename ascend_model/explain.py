@@ -138,6 +138,56 @@ SAME = "same code"
 ELSEWHERE = "a change of time is the machine or the driver"
 
 
+@dataclass(frozen=True)
+class Advice:
+    """One pattern of a single compiled form that costs, and what to write instead.
+
+    kind: name of the pattern, such as "whole-tile store".  place: file and line it stands at, when known.
+    """
+
+    kind: str
+    sentence: str
+    place: tuple[str, int] | None = None
+    source: str = ""
+
+
+def advise(side: Any) -> tuple[Advice, ...]:
+    """What of one form (a `Compiled`, a `Side` or a `Simulation`) is known to cost, the most costly first."""
+    form = _form(side)
+    if form.compiled.status != OK:
+        sentence = _failure(form.compiled)
+        return (
+            Advice(form.compiled.status, patterns.capital(sentence if sentence.endswith(".") else sentence + ".")),
+        )
+    heaviest: dict[tuple[str, str], Trait] = {}
+    for trait in form.traits:
+        if trait.kind not in patterns.RELATIVE and (trait.advice or trait.kind in patterns.MAJOR):
+            key = (trait.kind, trait.key)
+            if key not in heaviest or trait.weight > heaviest[key].weight:
+                heaviest[key] = trait
+    found = sorted(heaviest.values(), key=lambda trait: (patterns.RANKS.index(trait.kind), -trait.weight))
+    if found and found[0].kind in patterns.MAJOR:
+        found = [trait for trait in found if trait.kind not in patterns.BROUGHT]
+    return tuple(
+        Advice(trait.kind, patterns.alone(trait), trait.place[:2] if trait.place else None, trait.source)
+        for trait in found
+    )
+
+
+def scalar_accesses(made: Compiled) -> dict[tuple[str, int], int]:
+    """Loads and stores of single elements by source line, weighted by constant trip counts."""
+    try:
+        entry = parse(made.generic).entry if made.generic else None
+    except (ParseError, ValueError):
+        entry = None
+    found: Counter[tuple[str, int]] = Counter()
+    for site in sites(entry) if entry else ():
+        place = site.op.loc.rsplit(":", 2)
+        if site.op.name in ("memref.load", "memref.store") and not site.rare and len(place) == 3:
+            found[place[0], int(place[1])] += site.weight
+    return dict(found)
+
+
 def _same(launched: list[tuple[str, Evidence]]) -> Explanation:
     if launched:
         words, evidence = launched[0]

@@ -7,6 +7,7 @@ never end.  One JSON request a line on standard input, one JSON answer a line on
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib
 import importlib.util
@@ -18,6 +19,7 @@ import tempfile
 import traceback
 from typing import Any
 
+FOLDERS: set[str] = set()  # of files that were loaded by their path
 FILES: dict[str, int] = {}  # source file -> its time when imported; a changed one makes this process stale
 
 
@@ -41,6 +43,9 @@ def load_kernel(request: dict[str, Any]):
                 raise ImportError(f"{file} is no Python file")
             module = importlib.util.module_from_spec(spec)
             sys.modules[name] = module
+            folder = os.path.dirname(os.path.abspath(file))
+            sys.path.insert(0, folder)
+            forget_namesakes(folder)
             try:
                 spec.loader.exec_module(module)
             except BaseException:
@@ -50,6 +55,27 @@ def load_kernel(request: dict[str, Any]):
     for part in request["qualname"].split("."):
         found = getattr(found, part)
     return found
+
+
+def forget_namesakes(folder: str) -> None:
+    """Forget what files of other folders imported from beside them where this folder has a module of that name:
+    two versions of a kernel's file each import their own helpers."""
+    others = FOLDERS - {folder}
+    FOLDERS.add(folder)
+    clashing = set()
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if not file or "." in name:
+            continue
+        place = os.path.dirname(file)
+        if os.path.basename(file) == "__init__.py":
+            place = os.path.dirname(place)
+        here = os.path.join(folder, name)
+        if place in others and (os.path.isfile(here + ".py") or os.path.isfile(os.path.join(here, "__init__.py"))):
+            clashing.add(name)
+    for name in list(sys.modules):
+        if name.partition(".")[0] in clashing:
+            del sys.modules[name]
 
 
 def constant(value: Any) -> Any:
@@ -68,6 +94,33 @@ def constant(value: Any) -> Any:
             return kind[value["name"]]
         return load_kernel(value)
     return value
+
+
+def captured(kernel: Any) -> list[str]:
+    """Values from outside that a kernel and the functions it calls are compiled with: globals, attributes of
+    modules, defaults of arguments.  A file can change them without changing any of those functions."""
+    found: set[str] = set()
+    seen: set[int] = set()
+    queue = [kernel]
+    while queue:
+        function = queue.pop()
+        if id(function) in seen:
+            continue
+        seen.add(id(function))
+        found |= {f"{function.__name__}({p.name}={p.default!r})" for p in function.params if p.has_default}
+        for node in ast.walk(function.parse()):
+            if isinstance(node, ast.Name):
+                name, value = node.id, function.__globals__.get(node.id)
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                module = function.__globals__.get(node.value.id)
+                name, value = f"{node.value.id}.{node.attr}", getattr(module, node.attr, None)
+            else:
+                continue
+            if hasattr(value, "params") and hasattr(value, "parse"):
+                queue.append(value)
+            elif isinstance(value, bool | int | float | str | tuple) or type(value).__name__ == "constexpr":
+                found.add(f"{name}={value!r}")
+    return sorted(found)
 
 
 class Pointer:
@@ -112,8 +165,10 @@ def lower(request: dict[str, Any]) -> dict[str, Any]:
     options = backend.parse_options(request["options"])
     record = None
     if request["cache"]:
-        # hash() covers the kernel's source, what it calls, its line, the argument classes and the constants.
+        # hash() covers the kernel's source, what it calls, its line, the argument classes and the constants, but
+        # not the values of names outside of the kernel.
         key = [source.hash(), request["file"], request["target"], options.hash(), repr(constants), version()]
+        key += captured(kernel)
         name = hashlib.sha256("\0".join(key).encode()).hexdigest()
         record = os.path.join(request["cache"], name[:2], name + ".json")
         kept = read(record)
@@ -170,13 +225,17 @@ def write(record: str, answer: dict[str, Any]) -> None:
 
 def changed_file() -> str | None:
     """A source file that was edited after this process imported it."""
-    for module in list(sys.modules.values()):
+    for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if not file or "site-packages" in file or not os.path.isfile(file):
             continue
         time = os.stat(file).st_mtime_ns
         if FILES.setdefault(file, time) != time:
-            return file
+            if not name.startswith("_ascend_model_file_"):
+                return file
+            # Loaded by its path, so that no other module holds anything of it: it is loaded anew.
+            del sys.modules[name]
+            FILES[file] = time
     return None
 
 

@@ -35,6 +35,8 @@ NUMPY_TYPE: dict[str, Any] = {
     "f32": np.float32,
 }
 VIEW_CODE = {"i8": "b", "i16": "h", "i32": "i", "i64": "q", "f16": "H", "bf16": "H", "f32": "f"}
+MOST_CLOCKS = 100_000
+"""Global accesses of one program whose clocks are recorded; a program with more is not kept."""
 ALWAYS = 1 << 62
 """A sequence number above any other: a pipe that keeps its own order has always seen its earlier work."""
 
@@ -261,6 +263,16 @@ class Machine:
         self.load_rate = 1.0
         self.store_rate = 1.0
         self.stored_until = 0
+        self.reported = 0
+        # of a program that is recorded, see `replay`: clocks of its global accesses, its decisions, whether data
+        # decided what was judged, and whether it took single values of a buffer that is written in part
+        self.recorded: list[Any] | None = None
+        self.path: list[Any] = []
+        self.delicate = False
+        self.partial = False
+        # of a program that repeats a path: what to put back, and its global accesses
+        self.undo: list[tuple[Any, Any, Any]] = []
+        self.moves: list[tuple[Tile, int, bool, int]] = []
 
     # ---- set-up
 
@@ -286,8 +298,26 @@ class Machine:
                 for atom in alloc.atoms:
                     atom.watchers.append(alloc)
 
+    def begin_launch(self, load_rate: float, store_rate: float) -> None:
+        """Forget the launch before; rates in bytes a cycle."""
+        self.load_rate, self.store_rate = load_rate, store_rate
+        self.findings = {}
+        self.dma, self.dma_bytes, self.bursts = [0, 0], [0, 0], [0, 0]
+        self.vector_ops = self.repeats = self.out_of_bounds = self.reported = 0
+
+    def take_over(self, other: Machine) -> None:
+        """Go on with a launch that another machine of the same kernel began."""
+        self.begin_launch(other.load_rate, other.store_rate)
+        self.findings, self.reported, self.out_of_bounds = other.findings, other.reported, other.out_of_bounds
+        self.dma, self.dma_bytes, self.bursts = other.dma, other.dma_bytes, other.bursts
+        self.vector_ops, self.repeats = other.vector_ops, other.repeats
+
     def begin(self, program: int) -> None:
         self.program = program
+        self.delicate = self.partial = False
+        self.path.clear()
+        if self.recorded is not None:
+            self.recorded = []
         self.time.reset()
         self.flags.clear()
         self.ub[: self.peak] = 0xFF
@@ -301,6 +331,21 @@ class Machine:
         self.locked = False
         # a pipe keeps the order of its own work, except that vector results need a barrier
         self.clock = [[ALWAYS if p == q and p != V else 0 for q in range(4)] for p in range(4)]
+
+    def begin_values(self, program: int) -> None:
+        """Start a program of which values alone are computed."""
+        self.program = program
+        self.ub[: self.peak] = 0xFF
+        self.locked = False
+
+    def clocks(self) -> tuple[Any, ...]:
+        """What the order of a global access is judged by."""
+        s, _, loads, stores = self.clock
+        return [s.copy(), (), loads.copy(), stores.copy()], self.seq.copy(), self.stored_until
+
+    def set_clocks(self, clocks: tuple[Any, ...]) -> None:
+        """As `clocks` gave them, for a program that repeats the path of the one they are from."""
+        self.clock, self.seq, self.stored_until = clocks
 
     def end(self) -> None:
         for key, queue in self.flags.items():
@@ -335,6 +380,7 @@ class Machine:
 
     def report(self, kind: str, message: str, place: int, count: int = 1, detail: str = "") -> None:
         """Keep one finding a kind, place and message; `detail` belongs to the first occurrence only."""
+        self.reported += 1
         entry = self.findings.get((kind, place, message))
         if entry is None:
             self.findings[kind, place, message] = [count, self.program, detail]
@@ -717,8 +763,10 @@ class Machine:
             dirty = dirty or atom.dirty
             w, r = atom.w, atom.r
             if w[1] > clock[1] or w[2] > clock[2] or w[3] > clock[3]:
+                self.delicate = True
                 self.late(S, probe, atom, "overwrites" if write else "reads", place)
             if write and (r[1] > clock[1] or r[2] > clock[2] or r[3] > clock[3]):
+                self.delicate = True
                 self.early(S, probe, atom, place)
             if atom.holder is not alloc and not write:
                 self.clobbered(alloc, atom, "S", place)
@@ -749,6 +797,7 @@ class Machine:
         elif self._scalar_claim(alloc, lo, hi, False, place):
             alloc.rd = 1 if bits > 1 else 0
         elif 1 not in self.shadow_bytes[lo:hi]:
+            self.partial = True
             alloc.rd = 2 if bits > 1 else 0
         else:
             self.report(
@@ -756,9 +805,7 @@ class Machine:
                 f"the scalar pipe takes bytes {lo}..{hi} of UB, which were never written",
                 place,
             )
-        if elem == "i1":
-            return (int(self.ub[lo]) >> (index % 8)) & 1
-        return self.scalar_value(elem, self.view[elem][index])
+        return self.scalar_at(elem, index)
 
     def ub_store(self, alloc: Alloc, elem: str, index: int, value: Any, place: int) -> None:
         bits = ELEMENT_BITS[elem]
@@ -773,13 +820,10 @@ class Machine:
             return
         if not alloc.wr:
             clean = self._scalar_claim(alloc, lo, hi, True, place)
+            self.partial = self.partial or not clean
             alloc.wr = 0 if bits == 1 else 1 if clean else 2
         self.shadow_bytes[lo:hi] = b"\0" * (hi - lo)
-        if elem == "i1":
-            old = int(self.ub[lo]) & ~(1 << (index % 8)) & 255
-            self.ub[lo] = old | ((int(value) & 1) << (index % 8))
-        else:
-            self.view[elem][index] = self.scalar_bits(elem, value)
+        self.scalar_put(elem, index, value)
 
     @staticmethod
     def scalar_value(elem: str, raw: Any) -> Any:
@@ -796,6 +840,19 @@ class Machine:
         if elem == "f16":
             return int(np.array([value], np.float16).view(np.uint16)[0])
         return value
+
+    def scalar_at(self, elem: str, index: int) -> Any:
+        """A value in the unified buffer; `index` counts elements, bits for i1."""
+        if elem == "i1":
+            return (int(self.ub[index // 8]) >> (index % 8)) & 1
+        return self.scalar_value(elem, self.view[elem][index])
+
+    def scalar_put(self, elem: str, index: int, value: Any) -> None:
+        if elem == "i1":
+            old = int(self.ub[index // 8]) & ~(1 << (index % 8)) & 255
+            self.ub[index // 8] = old | ((int(value) & 1) << (index % 8))
+        else:
+            self.view[elem][index] = self.scalar_bits(elem, value)
 
     def gm_outside(self, root: Global, elem: str, index: int, verb: str, place: int) -> int:
         self.out_of_bounds += 1
@@ -826,6 +883,8 @@ class Machine:
         root = t.root
         if not root.is_stored:
             return
+        if self.recorded is not None and len(self.recorded) < MOST_CLOCKS:
+            self.recorded.append(self.clocks())
         if not root.is_loaded and root.cleared != self.stored_until:
             # only stores matter, and all before the last barrier are in order
             root.pending.clear()
@@ -900,6 +959,9 @@ class Machine:
                 return
         at = self.units(t)
         old = owner[at]
+        if root.reader is None and isinstance(at, slice) and not old.any():
+            owner[at] = me
+            return
         mixed = None
         if root.reader is not None:
             mixed = root.reader[at] == me

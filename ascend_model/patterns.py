@@ -32,6 +32,9 @@ RANKS = (
 MAJOR = frozenset(RANKS[:6])
 """Patterns that decide a time whatever else differs."""
 
+BROUGHT = frozenset(("scalars of vectors", "one-element vectors"))
+"""Patterns that scalar code always brings with it."""
+
 SLOW_MATH = frozenset(("log", "log2", "log10", "log1p", "exp2", "expm1", "powf"))
 
 RELATIVE = frozenset(("more copies", "tile size", "deeper loop", "more passes"))
@@ -109,7 +112,7 @@ def _joined(made: list[Change]) -> list[Change]:
     """Changes that are one thing told as one: what scalar code always brings with it, and fewer copies that stand
     deeper, which is a loop that is no longer unrolled (or now is)."""
     if made and made[0].kind in MAJOR:
-        made = [one for one in made if one.kind not in ("scalars of vectors", "one-element vectors")]
+        made = [one for one in made if one.kind not in BROUGHT]
     by_kind = {one.kind: one for one in made}
     copies, depth = by_kind.get("more copies"), by_kind.get("deeper loop")
     if copies is None or depth is None or (copies.after > copies.before) == (depth.after > depth.before):
@@ -125,16 +128,23 @@ def _sentence(trait: Trait, appeared: bool, was: int, now: int) -> str:
     why = f": {trait.why}" if trait.why else ""
     if trait.kind in RELATIVE:
         text = trait.claim.replace("{now}", str(now)).replace("{was}", str(was))
-        return f"{_capital(text)}{trait.at}."
+        return f"{capital(text)}{trait.at}."
     if not appeared:
         gone = f"no more {trait.thing}" if now == 0 else f"less of {trait.thing}, {was} -> {now}"
-        return f"{_capital(gone)}{trait.at}{f'; the reason was that {trait.why}' if trait.why else ''}."
+        return f"{capital(gone)}{trait.at}{f'; the reason was that {trait.why}' if trait.why else ''}."
     more = f" ({was} -> {now})" if was else ""
     advice = f"; {trait.advice}" if trait.advice else ""
-    return f"{_capital(trait.claim)}{more}{why}{advice}{trait.at}."
+    return f"{capital(trait.claim)}{more}{why}{advice}{trait.at}."
 
 
-def _capital(text: str) -> str:
+def alone(trait: Trait) -> str:
+    """What one form's code does, why, and what to write instead, without another form to compare with."""
+    claim = trait.claim.replace(" any more", "")
+    why = f": {trait.why}" if trait.why else ""
+    return f"{capital(claim)}{why}{f'; {trait.advice}' if trait.advice else ''}{trait.at}."
+
+
+def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 

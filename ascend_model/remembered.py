@@ -54,7 +54,7 @@ def remembered(
 
 
 # What decides a result: another one of these may give another.
-INSTRUMENT = ("codegen", "memory", "metrics", "parse", "simulate", "timeline", "vector", "costs")
+INSTRUMENT = ("codegen", "memory", "metrics", "parse", "replay", "simulate", "timeline", "vector", "costs")
 
 
 @functools.cache

@@ -6,7 +6,7 @@ import hashlib
 import heapq
 import math
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from ascend_model.costs import Costs, load_costs
 from ascend_model.memory import Fault, Finding, Global
 from ascend_model.parse import ParseError, parse
 from ascend_model.remembered import remembered
+from ascend_model.replay import Paths, Record, counters
 from ascend_model.timeline import PIPES, Event, chrome_trace, critical_path
 
 MAX_OPS = 50_000_000
@@ -70,13 +71,24 @@ class Simulation:
         return self.compiled.code if self.compiled else ""
 
 
-_CACHE: OrderedDict[tuple[str, str, bool], tuple[Any, Generated]] = OrderedDict()
+@dataclass(frozen=True)
+class _Program:
+    """The device function of a module as a Python function of one mode, and the machine it works on."""
+
+    run: Callable[..., Any]
+    made: Generated
+    indices: bool
+
+
+_CACHE: OrderedDict[tuple[Any, ...], _Program] = OrderedDict()
 _CACHE_SIZE = 64
+REPEATS = 4
+"""Programs from which on it may pay to record the paths that they take."""
 
 
-def _program(generic: str, costs: Costs, trace: bool) -> tuple[Any, Generated]:
-    """The compiled Python function of a module and its machine, from a small cache."""
-    key = (hashlib.sha256(generic.encode()).hexdigest(), costs.version, trace)
+def _program(generic: str, costs: Costs, trace: bool, mode: str = "time", indices: bool = False) -> _Program:
+    """The program of a module in one mode, from a small cache."""
+    key = (hashlib.sha256(generic.encode()).hexdigest(), costs.version, trace, mode, indices)
     found = _CACHE.get(key)
     if found is None:
         module = parse(generic)
@@ -84,9 +96,9 @@ def _program(generic: str, costs: Costs, trace: bool) -> tuple[Any, Generated]:
             raise Fault("unsupported: cube", "the kernel is split over cube and vector cores (tl.dot)")
         if not module.entries:
             raise Fault("unreadable IR", "no function is marked as a device entry")
-        made = generate(module.entry, costs.table(), trace)
+        made = generate(module.entry, costs.table(), trace, mode, indices)
         exec(compile(made.source, "<compiled kernel>", "exec"), made.namespace)
-        found = _CACHE[key] = (made.namespace["program"], made)
+        found = _CACHE[key] = _Program(made.namespace["program"], made, indices)
         while len(_CACHE) > _CACHE_SIZE:
             _CACHE.popitem(last=False)
     else:
@@ -164,22 +176,31 @@ def simulate_text(
     trace: bool = False,
     max_ops: int = MAX_OPS,
     keep_numbers: bool = False,
+    replay: bool = True,
 ) -> Simulation:
     """Run the generic-form IR of one kernel over a grid.
 
     `args` are the kernel's run-time arguments in order: torch CPU tensors or numpy arrays, written in place,
     and numbers.  A launch that is wrong (out of bounds, deadlock, endless loop) has no cycles; with
     `keep_numbers` the cycles of an out-of-bounds launch are given all the same, beside its status.
+    Without `replay` every program is executed in full, which is slower and gives the same.
     """
     costs = costs or load_costs()
+    sizes = _grid(grid)
+    repeats = replay and not trace and math.prod(sizes) >= REPEATS
+
+    def program(mode: str, indices: bool = False) -> _Program:
+        return _program(generic, costs, trace, mode, indices)
+
     try:
-        function, made = _program(generic, costs, trace)
+        made = program("record" if repeats else "time").made
     except ParseError as error:
         return Simulation("unreadable IR", str(error), model_version=costs.version)
     except Fault as fault:
         return Simulation(fault.status, str(fault), model_version=costs.version)
     named = dict(args) if isinstance(args, Mapping) else {f"arg{i}": a for i, a in enumerate(args)}
-    return _launch(function, made, _grid(grid), named, costs, trace, max_ops, keep_numbers)
+    values = _bind(made.arguments, sizes, named)
+    return _launch(program, repeats, values, sizes, named, costs, trace, max_ops, keep_numbers)
 
 
 def _grid(grid: int | Sequence[int]) -> tuple[int, int, int]:
@@ -242,8 +263,9 @@ def _bind(arguments: Sequence[Argument], grid: tuple[int, int, int], named: dict
 
 
 def _launch(
-    function: Any,
-    made: Generated,
+    program: Callable[..., _Program],
+    repeats: bool,
+    values: list[Any],
     grid: tuple[int, int, int],
     named: dict[str, Any],
     costs: Costs,
@@ -252,8 +274,8 @@ def _launch(
     keep_numbers: bool,
 ) -> Simulation:
     table = costs.table()
-    machine = made.machine
-    values = _bind(made.arguments, grid, named)
+    full = program("record" if repeats else "time")
+    made, machine = full.made, full.made.machine
     roots = [v for v in values if isinstance(v, Global)]
     for root in roots:
         root.is_loaded = root.index in made.loaded
@@ -263,54 +285,83 @@ def _launch(
     cores = min(int(table["target.vector_cores"]), programs)
     # the memory's bandwidth is shared by the cores that are busy
     shared = table["target.memory_bandwidth"] / table["target.clock"] / cores
-    machine.load_rate = min(table["dma.load_rate"], shared)
-    machine.store_rate = min(table["dma.store_rate"], shared)
-    machine.findings = {}
-    machine.dma, machine.dma_bytes, machine.bursts = [0, 0], [0, 0], [0, 0]
-    machine.vector_ops = machine.repeats = machine.out_of_bounds = 0
+    rates = min(table["dma.load_rate"], shared), min(table["dma.store_rate"], shared)
+    machine.begin_launch(*rates)
     lines = int(table["scalar.cache_lines"])
     blocks = [0] * len(made.blocks)
     per_program: list[int] = []
-    busy = [0, 0, 0, 0]
+    busy: Sequence[int] = [0, 0, 0, 0]
     stalls: dict[str, int] = {}
     events: dict[int, list[Event]] = {}
     slowest = -1
     fault: Fault | None = None
+    paths = Paths()
+    bare: _Program | None = None
     with np.errstate(all="ignore"):
         for block in range(programs):
-            machine.begin(block)
             for root in roots:
                 root.pending = []
                 root.cleared = 0
-            try:
-                ts, ran = function(block, max_ops, [0] * lines, *values)
-            except Fault as error:
-                fault = error
-                break
-            machine.end()
-            time = machine.time
-            cycles = max(ts, *time.done)
-            per_program.append(cycles)
-            for i, n in enumerate(ran):
+            one: Record | None = None
+            if repeats and not paths.worthwhile(programs - block):
+                # no path to come is worth its record
+                repeats = False
+                full = program("time")
+                full.made.machine.take_over(machine)
+                machine = full.made.machine
+            if repeats and paths.tree:
+                if bare is None:
+                    bare = program("values", full.indices)
+                one = paths.repeat(bare.run, bare.made.machine, machine, block, [0] * lines, *values)
+            if one is None:
+                machine.begin(block)
+                before = counters(machine)
+                reported = machine.reported
+                try:
+                    ts, ran = full.run(block, max_ops, [0] * lines, *values)
+                except Fault as error:
+                    fault = error
+                    break
+                machine.end()
+                time = machine.time
+                one = Record(
+                    max(ts, *time.done),
+                    ran,
+                    (ts - time.waiting, *time.busy[1:]),
+                    dict(time.stalls),
+                    tuple(b - a for a, b in zip(before, counters(machine))),
+                    tuple(machine.recorded or ()),
+                )
+                if trace:
+                    events[block] = time.events
+                if repeats:
+                    paths.executed(machine.path, one)
+                if repeats and machine.reported == reported and not machine.delicate:
+                    if machine.partial and not full.indices:
+                        # single values of buffers that are written in part: where they lie decides as well
+                        full = program("record", True)
+                        full.made.machine.take_over(machine)
+                        machine = full.made.machine
+                    else:
+                        paths.keep(machine.path, one)
+            per_program.append(one.cycles)
+            for i, n in enumerate(one.blocks):
                 blocks[i] += n
-            if slowest < 0 or cycles > per_program[slowest]:
-                slowest = block
-                busy = [ts - time.waiting, *time.busy[1:]]
-                stalls = dict(time.stalls)
-            if trace:
-                events[block] = time.events
+            if slowest < 0 or one.cycles > per_program[slowest]:
+                slowest, busy, stalls = block, one.busy, one.stalls
     for root in roots:
         machine.cross_reads(root)
+    made = full.made
     counts = _counts(made, blocks)
     findings = tuple(
         Finding(
             kind,
             message + (f"; {detail}" if detail else ""),
             machine.places[place] if place >= 0 else "",
-            program,
+            program_,
             n,
         )
-        for (kind, place, message), (n, program, detail) in sorted(machine.findings.items())
+        for (kind, place, message), (n, program_, detail) in sorted(machine.findings.items())
     )
     outputs = {a: named[a] for a in named if hasattr(named[a], "dtype")}
     version = costs.version

@@ -27,18 +27,24 @@ def shortened(text: str) -> str:
     return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
 
 
-@lru_cache(maxsize=64)
 def _read(file: str, path: tuple[str, ...]) -> tuple[str, ...]:
     parts = file.replace("\\", "/").split("/")
     if not file.endswith(".py") or ".." in parts:
         return ()
     for root in ("",) if os.path.isabs(file) else path:
+        place = os.path.join(root, file)
         try:
-            with open(os.path.join(root, file), encoding="utf-8", errors="replace") as text:
-                return tuple(text.read().splitlines())
+            return _lines(place, os.stat(place).st_mtime_ns)
         except OSError:
             continue
     return ()
+
+
+@lru_cache(maxsize=64)
+def _lines(place: str, saved: int) -> tuple[str, ...]:
+    """Lines of a file as it was saved at that time."""
+    with open(place, encoding="utf-8", errors="replace") as text:
+        return tuple(text.read().splitlines())
 
 
 _AROUND = (("", ""), ("", " pass"), ("f(", ")"), ("f(", ""), ("", ")"), ("", "))"))

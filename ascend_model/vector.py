@@ -7,18 +7,47 @@ An op that is not in these tables is refused by name.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import ceil, log2
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ascend_model.memory import NUMPY_TYPE, REPEAT_BYTES, Access, Fault, Machine, Tile
+from ascend_model import replay
+from ascend_model.memory import (
+    NUMPY_TYPE,
+    REPEAT_BYTES,
+    Access,
+    Fault,
+    Machine,
+    Tile,
+    bf16_to_f32,
+    f32_to_bf16,
+)
 from ascend_model.parse import ELEMENT_BITS, Op
 from ascend_model.timeline import MTE2, MTE3, V
 
 Costs = dict[str, float]
 Values = Callable[..., Any]
-Runner = Callable[..., int]
+
+
+class Runner(NamedTuple):
+    """One op of the compiled code as functions of its resolved operands.
+
+    run:    values, order and time: (time of the scalar pipe, *operands) -> its time afterwards
+    values: the values alone, or None where they cannot be had alone
+    fixed:  operands that never change -> a function without arguments that does what `values` does with them
+    """
+
+    run: Callable[..., int]
+    values: Callable[..., None] | None = None
+    fixed: Callable[[tuple[Any, ...]], Callable[[], Any]] | None = None
+
+    def fix(self, *operands: Any) -> Callable[[], Any]:
+        """`values` of these operands, as a call without arguments."""
+        assert self.values is not None
+        return self.fixed(operands) if self.fixed else partial(self.values, *operands)
+
 
 COMPARE = {
     "eq": np.equal,
@@ -240,6 +269,21 @@ def lanes(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
     name, time, tail_cycles = op.short, machine.time, ceil(tail)
     in_place = fn if isinstance(fn, np.ufunc) else None
     where = machine.places[place]
+    get = machine.get
+
+    def compute(*operands: Any) -> None:
+        out = operands[inputs]
+        if in_place is not None and out.elem not in ("bf16", "i1"):
+            in_place(*[get(x) for x in operands[:inputs]], out=out.arr, casting="unsafe")
+        else:
+            machine.put(out, fn(*[get(x) for x in operands[:inputs]]))
+
+    def fixed(operands: tuple[Any, ...]) -> Callable[[], Any]:
+        out = operands[inputs]
+        bits = any(type(x) is Access and x.elem in ("bf16", "i1") for x in operands[: inputs + 1])
+        if in_place is None or bits:
+            return partial(compute, *operands)
+        return partial(in_place, *[get(x) for x in operands[:inputs]], out=out.arr, casting="unsafe")
 
     def run(ts: int, *operands: Any) -> int:
         out = operands[inputs]
@@ -257,17 +301,13 @@ def lanes(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
             machine.shadow[scratch.lo : scratch.hi] = 1
             for atom in scratch.atoms:
                 atom.dirty = True
-        get = machine.get
-        if in_place is not None and out.elem not in ("bf16", "i1"):
-            in_place(*[get(x) for x in operands[:inputs]], out=out.arr, casting="unsafe")
-        else:
-            machine.put(out, fn(*[get(x) for x in operands[:inputs]]))
+        compute(*operands)
         machine.define(out, unknown)
         machine.vector_ops += 1
         machine.repeats += repeats
         return time.issue(ts, V, ceil(head + slope * repeats), tail_cycles, name, where)
 
-    return run
+    return Runner(run, compute, fixed)
 
 
 def _lane_mask(
@@ -292,6 +332,10 @@ def layout(machine: Machine, op: Op, place: int, costs: Costs, fn: Values, input
     name, time, tail_cycles = op.short, machine.time, ceil(tail)
     where = machine.places[place]
 
+    def compute(*operands: Any) -> None:
+        values = fn(*[machine.get(x) for x in operands[:inputs]])
+        machine.put(operands[inputs], np.array(values) if isinstance(values, np.ndarray) else values)
+
     def run(ts: int, *operands: Any) -> int:
         sources, out = operands[:inputs], operands[inputs]
         reads = tuple(x for x in sources if type(x) is Access)
@@ -309,19 +353,18 @@ def layout(machine: Machine, op: Op, place: int, costs: Costs, fn: Values, input
                     if type(a) is Access
                 ]
                 unknown = np.broadcast_to(fn(*lanes), out.shape)
-        values = fn(*[machine.get(x) for x in sources])
         for scratch in operands[inputs + 1 :]:
             machine.shadow[scratch.lo : scratch.hi] = 1
             for atom in scratch.atoms:
                 atom.dirty = True
-        machine.put(out, np.array(values) if isinstance(values, np.ndarray) else values)
+        compute(*operands)
         machine.define(out, unknown)
         repeats = max([out.repeats, *(a.repeats for a in reads)])
         machine.vector_ops += 1
         machine.repeats += repeats
         return time.issue(ts, V, ceil(head + slope * repeats), tail_cycles, name, where)
 
-    return run
+    return Runner(run, compute)
 
 
 def whole(
@@ -339,19 +382,23 @@ def whole(
     name, time, tail_cycles = op.short, machine.time, ceil(tail)
     where = machine.places[place]
 
+    def compute(*operands: Any) -> None:
+        results = fn(*[machine.get(x) for x in operands[:inputs]])
+        for out, values in zip(operands[inputs : inputs + outputs], results if outputs > 1 else (results,)):
+            machine.put(out, np.array(values).reshape(out.shape))
+
     def run(ts: int, *operands: Any) -> int:
         reads = tuple(x for x in operands[:inputs] if type(x) is Access)
         machine.touch(V, reads, operands[inputs:], place)
         for a in reads:
             machine.need_defined(a, name, place)
-        results = fn(*[machine.get(x) for x in operands[:inputs]])
         for scratch in operands[inputs + outputs :]:
             machine.shadow[scratch.lo : scratch.hi] = 1
             for atom in scratch.atoms:
                 atom.dirty = True
         outs = operands[inputs : inputs + outputs]
-        for out, values in zip(outs, results if outputs > 1 else (results,)):
-            machine.put(out, np.array(values).reshape(out.shape))
+        compute(*operands)
+        for out in outs:
             machine.define(out)
         repeats = max(a.repeats for a in (*reads, *outs))
         machine.vector_ops += 1
@@ -359,7 +406,7 @@ def whole(
         occupied = head + slope * repeats if cycles is None else cycles(reads)
         return time.issue(ts, V, ceil(occupied), tail_cycles, name, where)
 
-    return run
+    return Runner(run, compute)
 
 
 def reduction(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
@@ -426,7 +473,7 @@ def broadcast(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
         machine.repeats += out.repeats
         return time.issue(ts, V, ceil(head + slope * out.repeats), tail_cycles, "vbrc", where)
 
-    return fill
+    return Runner(fill, lambda value, out, *scratch: machine.put(out, value))
 
 
 def arange(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
@@ -435,20 +482,23 @@ def arange(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
     where = machine.places[place]
     has_offset = (op.ints("operandSegmentSizes") or (1, 1, 1))[1] == 1
 
-    def run(ts: int, out: Access, *numbers: int) -> int:
-        machine.touch(V, (), (out,), place)
+    def compute(out: Access, *numbers: int) -> None:
         offset, steps = (numbers[0], numbers[1:]) if has_offset else (0, numbers)
         index = np.full(out.shape, offset, np.int64)
         for axis, step in enumerate(steps):
             line = np.arange(out.shape[axis], dtype=np.int64) * step
             index += line.reshape([-1 if i == axis else 1 for i in range(len(out.shape))])
         machine.put(out, index)
+
+    def run(ts: int, out: Access, *numbers: int) -> int:
+        machine.touch(V, (), (out,), place)
+        compute(out, *numbers)
         machine.define(out)
         machine.vector_ops += 1
         machine.repeats += out.repeats
         return time.issue(ts, V, ceil(head + slope * out.repeats), tail_cycles, "varange", where)
 
-    return run
+    return Runner(run, compute)
 
 
 def _interleave(*sources: np.ndarray) -> np.ndarray:
@@ -498,7 +548,10 @@ def load(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
         pieces = source.bursts * max(piece, source.nbytes / source.bursts / machine.load_rate)
         return time.issue(ts, MTE2, ceil(pieces), latency, "load", where)
 
-    return run
+    def compute(source: Tile, out: Access) -> None:
+        replay.load(machine, source, out, place)
+
+    return Runner(run, compute)
 
 
 def read_outside(machine: Machine, tile: Tile, place: int) -> np.ndarray:
@@ -549,6 +602,13 @@ def store(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
     atomic = op.enum("atomic_kind", "none")
     bf16 = any("xbf16" in t for t in op.operand_types)
 
+    def stored(old: np.ndarray, new: np.ndarray) -> np.ndarray:
+        if atomic == "none":
+            return new
+        if bf16:
+            return f32_to_bf16(atomic_values(atomic, bf16_to_f32(old), bf16_to_f32(new), op))
+        return atomic_values(atomic, old, new, op)
+
     def run(ts: int, source: Access, out: Tile) -> int:
         if source.n != out.n:
             raise Fault("unreadable IR", f"{where} copies {source.n} elements into {out.n}")
@@ -567,21 +627,17 @@ def store(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
             write_outside(machine, out, values, place)
         else:
             machine.own(out, values, atomic != "none", place)
-            if atomic == "none":
-                out.arr[...] = values
-            elif bf16:
-                from ascend_model.memory import bf16_to_f32, f32_to_bf16
-
-                out.arr[...] = f32_to_bf16(atomic_values(atomic, bf16_to_f32(out.arr), bf16_to_f32(values), op))
-            else:
-                out.arr[...] = atomic_values(atomic, out.arr, values, op)
+            out.arr[...] = stored(out.arr, values)
         machine.dma[1] += 1
         machine.dma_bytes[1] += out.nbytes
         machine.bursts[1] += out.bursts
         cycles = ceil(out.bursts * max(piece, out.nbytes / out.bursts / machine.store_rate))
         return time.issue(ts, MTE3, cycles, latency, "store", where)
 
-    return run
+    def compute(source: Access, out: Tile) -> None:
+        replay.store(machine, source, out, atomic != "none", stored, place)
+
+    return Runner(run, compute)
 
 
 def write_outside(machine: Machine, tile: Tile, values: np.ndarray, place: int) -> None:

@@ -1,9 +1,19 @@
-"""How fast the model itself is: IR ops a second of scalar loops, and seconds of a typical launch.
+"""How fast the model itself is: IR ops a second in loops, seconds of a typical launch and of a whole commit.
 
-CPU time of one process, so that a busy host disturbs it little.
+    python -m benchmarks.bench_model                   loops and launches: CPU time of one process
+    python -m benchmarks.bench_model --commit quick    every quick row of all families: cold, then unchanged
+    python -m benchmarks.bench_model --commit all      every row but those of large cases
+
+The first is CPU time, so that a busy host disturbs it little; a commit is wall time on all cores, with an empty
+cache of its own that is taken away afterwards.
 """
 
+import argparse
+import os
+import resource
+import tempfile
 import time
+from collections import Counter
 
 import numpy as np
 
@@ -84,7 +94,35 @@ class TypicalLaunch:
     track_seconds.version = "1"
 
 
+def commit(which):
+    """Seconds (wall, CPU) of all rows of a set of cases, and how many ended in which state."""
+    from ascend_kernels.harness import suite
+    from ascend_kernels.registry import OPS
+
+    os.environ["ASCEND_PERF_CASES"] = which
+
+    def cpu():
+        used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        return sum(one.ru_utime + one.ru_stime for one in used)
+
+    wall, busy = time.monotonic(), cpu()
+    entries = suite.model_all(OPS.values())
+    states = Counter(entry["state"] for rows in entries.values() for entry in rows.values())
+    return time.monotonic() - wall, cpu() - busy, states
+
+
 def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--commit", choices=("quick", "timed", "all", "everything"))
+    given = parser.parse_args()
+    if given.commit:
+        with tempfile.TemporaryDirectory() as folder:
+            os.environ["ASCEND_PERF_CACHE"] = folder
+            for words in ("cold", "unchanged"):
+                wall, busy, states = commit(given.commit)
+                told = ", ".join(f"{n} {state}" for state, n in states.most_common())
+                print(f"{given.commit} {words}: {wall:.1f} s, {busy:.1f} s of CPU; {told}", flush=True)
+        return
     for name in LAUNCHES:
         seconds, ops = _seconds(name)
         print(f"{name:12s} {ops:9d} IR ops in {seconds:6.3f} s: {ops / seconds / 1e6:5.1f} M a second")

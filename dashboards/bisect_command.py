@@ -59,7 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-runs", type=int, default=1000, metavar="N", help="stop after N evaluations")
     parser.add_argument("--timeout", type=float, default=3600, metavar="SECONDS", help="of one evaluation")
     parser.add_argument("--into-merge", action="store_true", help="when a merge is to blame, search its branch")
-    parser.add_argument("--cases", choices=("quick", "timed", "all"), default="", help="cases to look at")
+    parser.add_argument(
+        "--cases", choices=("quick", "timed", "all", "everything"), default="", help="cases to look at"
+    )
     parser.add_argument("--config", type=Path, default=Path("asv.conf.json"))
     parser.add_argument("--json", action="store_true", help="the verdict as JSON")
     parser.add_argument("--quiet", action="store_true", help="no progress")

@@ -25,6 +25,7 @@ COMMANDS = {
     "bisect": Command("dashboards.bisect_command", "which commit or compiler made a benchmark slower or wrong"),
     "detect": Command("dashboards.detect_command", "change points of a series in a file"),
     "model": Command("ascend_kernels.harness.model_command", "what Ascend's compiler makes of a kernel, executed"),
+    "watch": Command("ascend_kernels.harness.watch_command", "on every save of a kernel: what the edit changed"),
     "explain": Command("ascend_kernels.harness.explain_command", "why two compiled forms of a kernel differ"),
     "fleet": Command("dashboards.fleet_command", "commits x compilers x machines over a Ray cluster"),
     "results": Command("dashboards.results_command", "merge results folders and stores; check one"),

@@ -42,10 +42,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--compiler", action="append", help="ascendnpu-ir version (repeatable); another is another series"
     )
-    parser.add_argument("--cases", choices=("quick", "timed", "all"), help="cases the model runs (default: quick)")
+    parser.add_argument(
+        "--cases", choices=("quick", "timed", "all", "everything"), help="cases the model runs (default: quick)"
+    )
     parser.add_argument("--ops", help="only these ops, comma-separated")
     parser.add_argument("--bench", action="append", help="only benchmarks that match (as asv's --bench)")
     parser.add_argument("--force", action="store_true", help="measure again what is measured already")
+    parser.add_argument(
+        "--fresh", action="store_true", help="as --force, and execute also rows whose sources did not change"
+    )
     parser.add_argument("--config", default="asv.conf.json")
     parser.add_argument("--json", action="store_true", help="the summary as JSON")
     parser.add_argument("--quiet", action="store_true", help="no progress")
@@ -122,7 +127,8 @@ def measure(given: argparse.Namespace, commits: list[repository.Commit], results
         toolchain.compiler_bin(version)
     codes = [0]
     for version in given.compiler or [None]:
-        missing = [c for c in commits if given.force or not measured(given.config, results, c.hash, version)]
+        again = given.force or given.fresh
+        missing = [c for c in commits if again or not measured(given.config, results, c.hash, version)]
         if missing:
             codes.append(call_asv(given, missing, results.parent / "asv.log", version))
     return max(codes)
@@ -152,6 +158,8 @@ def call_asv(
     environment.setdefault("ASCEND_PERF_CACHE", str(toolchain.cache_dir()))
     if given.cases:
         environment["ASCEND_PERF_CASES"] = given.cases
+    if given.fresh:
+        environment["ASCEND_PERF_FRESH"] = "1"
     if given.ops:
         environment["ASCEND_PERF_OPS"] = given.ops
     with contextlib.ExitStack() as removed:

@@ -225,3 +225,18 @@ def test_locations_are_stripped_whole():
         '%1 = "c.d"() : () -> () loc(callsite("f"("g.py":1:2) at #loc1))\n#loc2 = loc(unknown)\n'
     )
     assert strip_locations(text) == '%0 = "a.b"() : () -> i32\n%1 = "c.d"() : () -> ()\n'
+
+
+def test_a_script_without_a_guard_ends_at_once(tmp_path):
+    """The process that lowers imports the script; it must not start another one that does the same."""
+    import subprocess
+    import sys
+
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch, triton\nimport triton.language as tl\nfrom ascend_model import compile_kernel\n"
+        "@triton.jit\ndef zero(x):\n    tl.store(x, 0.0)\n"
+        "made = compile_kernel(zero, {'x': torch.ones(1)}, cache=False)\nprint(made.status, made.message)\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert "compiles kernels while it is imported" in done.stdout and "__name__" in done.stdout, done.stderr

@@ -23,6 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ascend_model.compile import Compiled
+from ascend_model.markup import LIMIT
 from dashboards import cli
 from dashboards.pages import build, data, event, example, kernel, markup, serve, source
 from dashboards.pages.view import slug
@@ -103,7 +104,7 @@ def test_text_comes_out_as_it_went_in(given_text):
     page = Page(markup.tag("p", given_text, title=given_text))
     assert [tag for tag, _ in page.tags if tag != "span"] == ["p"]
     seen = markup.visible(given_text)
-    assert "".join(page.words)[1:] == (seen if len(seen) <= markup.LIMIT else seen[: markup.LIMIT - 1] + "…")
+    assert "".join(page.words)[1:] == (seen if len(seen) <= LIMIT else seen[: LIMIT - 1] + "…")
     assert page.tags[0][1]["title"] == seen
 
 
@@ -120,7 +121,7 @@ def test_direction_characters_are_named():
 def test_long_text_is_cut_and_kept_as_title():
     page = Page(markup.text("y" * 10_000))
     assert page.tags == [("span", {"title": "y" * 10_000})]
-    assert len("".join(page.words)) == markup.LIMIT
+    assert len("".join(page.words)) == LIMIT
 
 
 @given(st.lists(st.text(max_size=80), min_size=1, max_size=3))

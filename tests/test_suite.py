@@ -77,21 +77,32 @@ def test_an_op_that_a_commit_lacks_is_skipped_not_failed():
         stand_in("something_else")
 
 
-def test_death_of_the_process_is_on_record(results):
-    class Killed(BaseException):
-        pass
+@pytest.fixture
+def one_row(results, monkeypatch, tmp_path):
+    """`model_all` of one row, whose work is the function given."""
+    if not suite.can_model():
+        pytest.skip("no Ascend compiler")
+    monkeypatch.setenv("ASCEND_PERF_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("ASCEND_PERF_CASE", "3x4x5")
+    monkeypatch.setattr(suite, "modelled_cases", lambda op: ["3x4x5"])
 
-    def die(*_):
-        raise Killed
+    def model(work):
+        monkeypatch.setattr(suite, "_model_entry", work)
+        return suite.model_all([OP])[suite.suite_name("Modelled", OP)]["3x4x5", "derived"]
 
-    with pytest.raises(Killed):
-        suite._prepare(OP, ["3x4x5"], die)
-    [row] = rows(results)
-    assert (row["state"], row["op"], row["case"]) == (CRASHED, OP.name, "3x4x5")
+    return model
 
 
-def test_verdict_replaces_the_record_made_before_it(results):
-    suite._prepare(OP, ["3x4x5"], lambda *_: dict(ENTRY))
+def test_death_of_the_process_is_on_record_and_costs_its_row_alone(results, one_row):
+    entry = one_row(lambda *_: os.kill(os.getpid(), 9))
+    assert entry["state"] == CRASHED and "SIGKILL" in entry["reason"]
+    first, last = rows(results)
+    assert (first["state"], first["op"], first["case"]) == (CRASHED, OP.name, "3x4x5")
+    assert last["reason"] == entry["reason"]
+
+
+def test_verdict_replaces_the_record_made_before_it(results, one_row):
+    one_row(lambda *_: dict(ENTRY))
     states = [row["state"] for row in rows(results)]
     assert states == [CRASHED, OK]
     last = rows(results)[-1]
@@ -100,13 +111,51 @@ def test_verdict_replaces_the_record_made_before_it(results):
     assert last["versions"]["ascend-model"]
 
 
-def test_an_exception_of_the_suite_is_a_state_with_its_place(results):
+def test_an_exception_of_the_suite_is_a_state_with_its_place(one_row):
     def broken(*_):
         raise ZeroDivisionError("by hand")
 
-    entries = suite._prepare(OP, ["3x4x5"], broken)
-    assert entries["3x4x5", "derived"]["state"] == CRASHED
-    assert "ZeroDivisionError: by hand (test_suite.py:" in entries["3x4x5", "derived"]["reason"]
+    entry = one_row(broken)
+    assert entry["state"] == CRASHED
+    assert "ZeroDivisionError: by hand (test_suite.py:" in entry["reason"]
+
+
+def test_a_row_is_known_the_next_time(results, one_row, monkeypatch):
+    first = one_row(suite._model_entry)
+    assert first["state"] == OK and first["values"]["cycles"] > 0 and first["codes"]
+    (code,) = (results.parent.parent / "code").iterdir()
+    code.unlink()
+    never = lambda *_: pytest.fail("computed again")  # noqa: E731
+    assert one_row(never) == first
+    assert code.exists(), "the compiled form goes to the results of a known row as well"
+    monkeypatch.setenv("ASCEND_PERF_FRESH", "1")
+    again = one_row(lambda *_: ENTRY | {"codes": [], "reason": "fresh"})
+    assert again["reason"] == "fresh"
+
+
+@pytest.mark.parametrize("damage", ["", "{", '{"state": "ok"}', "[1]", '{"state": "happy", "codes": []}'])
+def test_a_damaged_row_is_computed_again(one_row, damage):
+    one_row(lambda *_: ENTRY | {"codes": []})
+    (file,) = (Path(os.environ["ASCEND_PERF_CACHE"]) / "rows").glob("*/*.json")
+    file.write_text(damage)
+    assert one_row(lambda *_: ENTRY | {"codes": [], "reason": "anew"})["reason"] == "anew"
+
+
+def test_a_crash_is_not_kept(one_row):
+    assert one_row(lambda *_: {"state": CRASHED, "reason": "once", "codes": []})["state"] == CRASHED
+    assert one_row(lambda *_: ENTRY | {"codes": []})["state"] == OK
+
+
+@pytest.mark.parametrize("what", ["sources", "compiler", "target"])
+def test_another_key_is_another_row(one_row, monkeypatch, what):
+    one_row(lambda *_: ENTRY | {"codes": []})
+    if what == "sources":
+        monkeypatch.setattr("ascend_kernels.harness.sources.digest", lambda op: "other")
+    elif what == "compiler":
+        monkeypatch.setattr("ascend_model.toolchain.default_version", lambda: "9.9.9")
+    else:
+        monkeypatch.setattr("ascend_kernels.harness.device.target", lambda: "Ascend910_9362")
+    assert one_row(lambda *_: ENTRY | {"codes": [], "reason": "anew"})["reason"] == "anew"
 
 
 def test_only_named_ops_are_prepared(monkeypatch):
@@ -114,11 +163,23 @@ def test_only_named_ops_are_prepared(monkeypatch):
     assert [op.name for op in suite.Family("token_pool", OPS).rows()] == ["assign_draft_cache_locs"]
 
 
-@pytest.mark.parametrize("which", ["quick", "timed", "all"])
+@pytest.mark.parametrize("which", ["quick", "timed", "all", "everything"])
 def test_cases_of_the_model(monkeypatch, which):
     monkeypatch.setenv("ASCEND_PERF_CASES", which)
-    wanted = {"quick": OP.quick_cases(), "timed": OP.timed_cases(), "all": list(OP.cases)}
-    assert suite.modelled_cases(OP) == wanted[which]
+    moe = OPS["padded_gather"]
+    assert moe.cases["16384x1024-e8-k4"].large and not moe.cases["16384x2-e8-k4"].large
+    for op in (OP, moe):
+        wanted = {"quick": op.quick_cases(), "timed": op.timed_cases()}.get(which, list(op.cases))
+        small = [name for name in wanted if which == "everything" or not op.cases[name].large]
+        assert suite.modelled_cases(op) == small
+    monkeypatch.setenv("ASCEND_PERF_CASE", "16384x1024-e8-k4")
+    assert "16384x1024-e8-k4" in suite.modelled_cases(moe), "a case that is asked for by name"
+
+
+def test_a_set_of_cases_that_is_none(monkeypatch):
+    monkeypatch.setenv("ASCEND_PERF_CASES", "fast")
+    with pytest.raises(ValueError, match="expected one of quick, timed, all, everything"):
+        suite.modelled_cases(OP)
 
 
 class TestHandingOut:

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from .launch import run_with
-from .model_command import UsageError, file_launch
+from .user_kernel import UsageError, file_launch
 
 EXAMPLES = """examples:
   ascend-perf explain assign_req_to_token_pool --impl mask-reversed

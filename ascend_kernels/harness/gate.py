@@ -169,19 +169,47 @@ def _flatten(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
         yield name, torch.tensor(value)
 
 
+@dataclass
+class Expected:
+    """Arguments of a case and, once somebody asks, what the reference makes of them; every implementation shares
+    them."""
+
+    op: Op
+    case: str
+    arguments: Arguments
+    _run: Run | None = None
+
+    @classmethod
+    def of(cls, op: Op, case: str) -> Expected:
+        return cls(op, case, op.cases[case].arguments())
+
+    @property
+    def run(self) -> Run:
+        if self._run is None:
+            self._run = run(self.op.reference, self.arguments, "cpu")
+        return self._run
+
+
 def verify(
-    op: Op, case: str, impl: str, runner: Callable[[Launch], None] = on_device, repeat: bool = True
+    op: Op,
+    case: str,
+    impl: str,
+    runner: Callable[[Launch], None] = on_device,
+    repeat: bool = True,
+    expected: Expected | None = None,
 ) -> Verdict:
     """Verdict on one implementation or twin of `op` on one of its cases.
 
     runner: where launches go: the device of the tensors (the interpreter on a CPU) or the model.  A runner that
     has `findings` adds them: in an op's own implementation a finding is a wrong result, in a twin it is noted.
     repeat: run a second time and compare bit by bit.
+    expected: `Expected.of(op, case)`, when several implementations of one case follow each other.
     """
     call = op.calls()[impl]
     # The model and the interpreter work on CPU tensors whatever device is there.
     place = device.kind() if runner is on_device else "cpu"
-    arguments = op.cases[case].arguments()
+    expected = expected or Expected.of(op, case)
+    arguments = expected.arguments
     try:
         with run_with(runner):
             first = run(call, arguments, place, validate=True)
@@ -189,8 +217,7 @@ def verify(
     except Exception as error:
         return Verdict(*_state_of(error), findings=tuple(getattr(runner, "findings", ())))
     findings = tuple(getattr(runner, "findings", ()))
-    expected = run(op.reference, arguments, "cpu")
-    wrong = compare(op, arguments, first, expected)
+    wrong = compare(op, arguments, first, expected.run)
     if wrong is None and second is not None:
         wrong = differ(first, second)
     if wrong is None and findings and impl not in op.twins:

@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+from .forms import (
+    Comparison,
+    Form,
+    advice_of,
+    compare,
+    execute,
+    heads_of,
+    side_by_side,
+    table_lines,
+    traced,
+)
 from .launch import Launch
+from .user_kernel import UsageError, file_launch, kernels_of, load_module
 
 EXAMPLES = """examples:
   ascend-perf model --list
@@ -15,16 +31,11 @@ EXAMPLES = """examples:
   ascend-perf model assign_req_to_token_pool --case ragged --impl mask-reversed --json
   ascend-perf model assign_req_to_token_pool --case ragged --compiler 1.1.0 --trace launch.json
   ascend-perf model my_kernels.py:softmax --arg x=f32[64,512] --arg out=f32[64,512] --arg n=512 \\
-      --const BLOCK=512 --grid 64"""
-
-DTYPES = {
-    "f32": "float32", "fp32": "float32", "f16": "float16", "fp16": "float16", "bf16": "bfloat16",
-    "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64", "u8": "uint8", "i1": "bool", "bool": "bool",
-}  # fmt: skip
-
-
-class UsageError(ValueError):
-    """What was asked cannot be understood; the message says what can."""
+      --const BLOCK=512 --grid 64 --html report.html
+  ascend-perf model my_kernels.py:new --against my_kernels.py:old --arg x=f32[4096] --arg out=f32[4096] \\
+      --arg n=4000 --const BLOCK=512 --grid 8
+  ascend-perf model my_kernels.py:new --against my_kernels.py:new --against-const BLOCK=256 ...
+  ascend-perf model my_kernels.py:new --compiler 1.0.0,1.1.0,1.2.0 ..."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +45,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list", action="store_true", help="ops, cases, implementations and twins")
     parser.add_argument("--case", action="append", help="case id (repeatable; default: the quick cases)")
     parser.add_argument("--impl", action="append", help="implementation or twin (repeatable; default: all)")
+    add_launch_arguments(parser)
+    parser.add_argument("--compiler", help="ascendnpu-ir versions, comma-separated; a file's kernel side by side")
+    parser.add_argument(
+        "--against", metavar="FILE.py:KERNEL", help="the form before, executed with the same arguments and data"
+    )
+    parser.add_argument(
+        "--against-const", action="append", default=[], metavar="NAME=VALUE", help="constants of that form alone"
+    )
+    parser.add_argument("--against-grid", metavar="N", help="grid of that form (default: the same)")
+    parser.add_argument("--html", metavar="FILE", help="one self-contained page of it, with the pipes' timeline")
+    parser.add_argument("--trace", metavar="FILE", help="Chrome trace of the (last) launch, for Perfetto")
+    parser.add_argument("--json", action="store_true")
+
+
+def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
+    """What describes the launch of a file's kernel, and how outputs are compared."""
     parser.add_argument(
         "--arg", action="append", default=[], metavar="NAME=VALUE", help="f32[64,512], 7, 0.5, None"
     )
@@ -43,9 +70,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--grid", default="1", help="programs along up to three axes: 48 or 8,4")
     parser.add_argument("--seed", type=int, default=0, help="of the random tensors of --arg")
     parser.add_argument("--target", default="Ascend910B1")
-    parser.add_argument("--compiler", help="ascendnpu-ir versions, comma-separated")
-    parser.add_argument("--trace", metavar="FILE", help="Chrome trace of the (last) launch, for Perfetto")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument(
+        "--rtol", type=float, default=0.0, help="outputs may differ by this much of their value (default: exact)"
+    )
+    parser.add_argument("--atol", type=float, default=0.0, help="outputs may differ by this much")
 
 
 def run(given: argparse.Namespace) -> int:
@@ -57,17 +85,29 @@ def run(given: argparse.Namespace) -> int:
             return _list(given.json)
         if not given.what:
             raise UsageError("name an op or FILE.py:KERNEL; `--list` shows the ops")
-        compilers = given.compiler.split(",") if given.compiler else [toolchain.default_version()]
-        rows = []
+        compilers = [one.strip() for one in given.compiler.split(",")] if given.compiler else []
+        compilers = list(dict.fromkeys(compilers)) or [toolchain.default_version()]
         for compiler in compilers:
             toolchain.compiler_bin(compiler)
-            rows += _file_rows(given, compiler) if ".py:" in given.what else _op_rows(given, compiler)
+        if ".py:" in given.what:
+            return _file(given, compilers)
+        return _op(given, compilers)
     except (UsageError, toolchain.ToolchainError) as error:
         print(f"ascend-perf model: {error}", file=sys.stderr)
         return 4
+
+
+def _op(given: argparse.Namespace, compilers: Sequence[str]) -> int:
+    if given.what.endswith(".py"):
+        found = ", ".join(f"{given.what}:{name}" for name in kernels_of(load_module(given.what)))
+        raise UsageError(f"name one of its kernels: {found or 'it has no @triton.jit function'}")
+    if given.against or given.html or given.against_const or given.against_grid:
+        raise UsageError(
+            "--against and --html go with FILE.py:KERNEL; for an op: `ascend-perf explain OP --impl A --against B`"
+        )
+    rows = [row for compiler in compilers for row in _op_rows(given, compiler)]
     if given.trace and rows:
-        with open(given.trace, "w") as file:
-            json.dump(rows[-1].pop("trace", None) or {"traceEvents": []}, file)
+        _save(given.trace, json.dumps(rows[-1].get("trace") or {"traceEvents": []}))
     for row in rows:
         row.pop("trace", None)
     if given.json:
@@ -75,6 +115,185 @@ def run(given: argparse.Namespace) -> int:
     else:
         _print(rows)
     return 0 if all(row["status"] == "ok" for row in rows) else 2
+
+
+# ---- kernels of files
+
+
+def launch_of(given: argparse.Namespace, what: str, against: bool = False) -> Launch:
+    """A fresh launch of one side: its tensors are the same at every call."""
+    constants = [*given.const, *(given.against_const if against else [])]
+    grid = (given.against_grid if against else None) or given.grid
+    others = [one for one in (given.what, getattr(given, "against", None)) if one and one != what]
+    return file_launch(what, given.arg, constants, grid, given.seed, others)
+
+
+def _file(given: argparse.Namespace, compilers: Sequence[str]) -> int:
+    if given.case or given.impl:
+        raise UsageError("--case and --impl go with an op, not with FILE.py:KERNEL")
+    if (given.against_const or given.against_grid) and not given.against:
+        raise UsageError("--against-const and --against-grid go with --against FILE.py:KERNEL")
+    sides = [(given.against, True)] if given.against else []
+    sides.append((given.what, False))
+    groups: list[list[Form]] = []
+    traces: dict[int, Any] = {}
+    with working() as say:
+        made = [[
+            _executed(given, what, against, compiler, say, traces) for what, against in sides
+        ] for compiler in compilers]  # fmt: skip
+        # One table: two forms on one compiler, or one form on all of them.
+        groups = made if given.against else [[form for [form] in made]]
+        comparisons = [[compare(group[0], form, given.rtol, given.atol) for form in group[1:]] for group in groups]
+    if given.trace:
+        last = groups[-1][-1]
+        _save(given.trace, json.dumps(traces.get(id(last)) or {"traceEvents": []}))
+    if given.html:
+        from .launch_page import page
+
+        _save(given.html, page(groups, comparisons, traces, folder=os.getcwd()))
+    if given.json:
+        rows = [
+            form_row(form, comparison)
+            for group, compared in zip(groups, comparisons, strict=True)
+            for form, comparison in zip(group, [None, *compared], strict=True)
+        ]
+        print(json.dumps(rows, indent=1))
+    else:
+        for group, compared in zip(groups, comparisons, strict=True):
+            print("\n".join(_said(group, compared)))
+        if given.html:
+            print(f"\nwritten: {given.html}")
+    right = all(sound(form) for group in groups for form in group)
+    agree = all(not one.outputs.differences for compared in comparisons for one in compared)
+    return 0 if right and agree else 2
+
+
+def sound(form: Form) -> bool:
+    """Whether a form ran to its end without a hazard."""
+    return form.done.status == "ok" and not form.done.findings
+
+
+def _executed(
+    given: argparse.Namespace, what: str, against: bool, compiler: str, say: Any, traces: dict[int, Any]
+) -> Form:
+    say(f"{what} on {compiler}")
+    form = execute(what, launch_of(given, what, against), given.target, compiler)
+    if given.html or given.trace:
+        say(f"timeline of {what} on {compiler}")
+        traces[id(form)] = traced(form, launch_of(given, what, against))
+    return form
+
+
+@contextlib.contextmanager
+def working() -> Iterator[Any]:
+    """A spinner on a terminal that says what is being done; nothing anywhere else."""
+    try:
+        from rich.console import Console
+        from rich.markup import escape
+    except ImportError:
+        yield lambda _: None
+        return
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    with console.status("compiling") as status:
+        yield lambda text: status.update(escape(text))
+
+
+def _save(file: str, text: str) -> None:
+    try:
+        Path(file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{file} cannot be written: {error.strerror or error}") from error
+
+
+def _said(group: Sequence[Form], comparisons: Sequence[Comparison]) -> Iterator[str]:
+    """One group as lines of text: the table, what is wrong, whether outputs agree, causes, advice."""
+    from ascend_model.text import plain
+
+    heads = heads_of(group)
+    yield f"modelled: {group[0].target}, nothing here ran on a device"
+    kernels = " -> ".join(dict.fromkeys(form.what for form in group))
+    versions = ", ".join(dict.fromkeys(form.compiler for form in group))
+    yield f"{plain(kernels)}, ascendnpu-ir {versions}\n"
+    yield from table_lines(group, heads)
+    for form, head in zip(group, heads, strict=True):
+        of = f" of {plain(head, 60)}" if len(group) > 1 else ""
+        if form.done.findings or form.done.notes or form.done.status != "ok":
+            yield ""
+        if form.done.status != "ok" and not form.done.findings:
+            yield f"{form.done.status}{of}: {_first(form.done.message)}"
+        for finding in form.done.findings:
+            yield f"hazard{of}: {plain(str(finding), 400)}"
+        for note in form.done.notes:
+            yield f"note{of}: {plain(note, 400)}"
+    for comparison, head in zip(comparisons, heads[1:], strict=True):
+        yield f"\n{plain(heads[0], 60)} -> {plain(head, 60)}"
+        yield from outputs_said(comparison)
+        yield str(comparison.explanation)
+    form, head = group[-1], heads[-1]
+    advice = [] if form.done.status not in ("ok", "out of bounds") else advice_of(form)
+    if advice:
+        yield f"\nadvice{f' for {plain(head, 60)}' if len(group) > 1 else ''}"
+        yield from (f"- {one.sentence}" for one in advice)
+
+
+def outputs_said(comparison: Comparison) -> Iterator[str]:
+    """Whether the outputs of two forms agree, one sentence a tensor that does not."""
+    outputs = comparison.outputs
+    if outputs.agree:
+        yield f"Outputs agree: {', '.join(outputs.compared)}."
+    for one in outputs.differences:
+        yield f"Outputs differ: {one}."
+    if outputs.note:
+        yield f"Outputs: {outputs.note}."
+
+
+def _first(message: str) -> str:
+    from ascend_model.text import plain
+
+    return plain(next(iter(message.splitlines()), ""), 400)
+
+
+def form_row(form: Form, comparison: Comparison | None) -> dict[str, Any]:
+    """One form as JSON gives it, with what it is compared to."""
+    file, _, name = form.what.rpartition(":")
+    named = {"op": name, "case": "", "impl": file}
+    row = _row(named, form.target, form.compiler, form.done.status, form.done.message, [form.done])
+    del row["trace"]
+    row["grid"] = list(form.launch.grid)
+    row["advice"] = [
+        {"kind": one.kind, "sentence": one.sentence, "place": list(one.place) if one.place else None}
+        for one in advice_of(form)
+    ]
+    if comparison is not None:
+        lines = side_by_side([comparison.before, comparison.after])
+        row["against"] = {
+            "what": comparison.before.what,
+            "compiler": comparison.before.compiler,
+            "changes": {
+                line.name: {"before": line.values[0], "after": line.values[1], "change": _finite(line.change(1))}
+                for line in lines
+            },
+            "outputs": {
+                "agree": comparison.outputs.agree,
+                "compared": list(comparison.outputs.compared),
+                "differences": list(comparison.outputs.differences),
+                "note": comparison.outputs.note,
+            },
+            "cause": comparison.explanation.cause,
+            "sentences": list(comparison.explanation.sentences),
+        }
+    return row
+
+
+def _finite(size: float | None) -> float | None:
+    """A change as JSON can hold it: null for one from zero, and for none."""
+    return None if size is None or size == float("inf") else size
+
+
+# ---- ops of the registry
 
 
 def _list(as_json: bool) -> int:
@@ -127,130 +346,6 @@ def _chosen(asked: list[str] | None, default: list[str], known: Any, what: str) 
         if name not in known:
             raise UsageError(f"no {what} {name!r}; there are {', '.join(known)}")
     return asked or default
-
-
-def _file_rows(given: argparse.Namespace, compiler: str) -> list[dict[str, Any]]:
-    import ascend_model
-
-    file, _, name = given.what.rpartition(":")
-    launch = file_launch(given.what, given.arg, given.const, given.grid, given.seed)
-    try:
-        done = ascend_model.simulate(
-            launch.kernel, launch.grid, launch.args, launch.constants, target=given.target, compiler=compiler,
-            trace=bool(given.trace),
-        )  # fmt: skip
-    except (ValueError, TypeError) as error:
-        raise UsageError(str(error)) from error
-    named = {"op": name, "case": "", "impl": file}
-    return [_row(named, given.target, compiler, done.status, done.message, [done])]
-
-
-def file_launch(what: str, args: list[str], constants: list[str], grid: str, seed: int = 0) -> Launch:
-    """The launch that `FILE.py:KERNEL --arg ... --const ... --grid ...` describes; UsageError if it cannot be."""
-    file, _, name = what.rpartition(":")
-    kernel = load_kernel(file, name)
-    given, fixed = dict(_pair(text) for text in args), dict(_pair(text) for text in constants)
-    _check_names(kernel, name, given, fixed)
-    try:
-        sizes = tuple(int(part) for part in grid.split(","))
-    except ValueError as error:
-        raise UsageError(f"grid {grid!r}: expected numbers, e.g. 48 or 8,4") from error
-    return Launch(
-        kernel,
-        sizes,
-        {k: _argument(k, v, seed) for k, v in given.items()},
-        {k: _plain(v) for k, v in fixed.items()},
-    )
-
-
-def load_kernel(file: str, name: str) -> Any:
-    """The `@triton.jit` function `name` of a file.  Raises UsageError saying what is wrong with the file."""
-    import importlib.util
-    from pathlib import Path
-
-    if not Path(file).is_file():
-        raise UsageError(f"no file {file}")
-    spec = importlib.util.spec_from_file_location(f"_kernels_{Path(file).stem}", file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(Path(file).resolve().parent))
-    try:
-        spec.loader.exec_module(module)
-    except ModuleNotFoundError as error:
-        raise UsageError(f"{file} needs the module {error.name}, which is not installed here") from error
-    except BaseException as error:
-        raise UsageError(f"{file} cannot be imported: {type(error).__name__}: {error}") from error
-    finally:
-        sys.path.pop(0)
-    kernels = [n for n, v in vars(module).items() if hasattr(v, "fn") and hasattr(v, "__getitem__")]
-    if name not in kernels:
-        raise UsageError(f"{file} has no @triton.jit function {name!r}; it has {', '.join(kernels) or 'none'}")
-    return getattr(module, name)
-
-
-def _check_names(kernel: Any, name: str, arguments: dict[str, str], constants: dict[str, str]) -> None:
-    import inspect
-
-    function = kernel
-    while hasattr(function, "fn"):
-        function = function.fn
-    parameters = inspect.signature(function).parameters
-    compile_time = [n for n, p in parameters.items() if "constexpr" in str(p.annotation)]
-    run_time = [n for n in parameters if n not in compile_time]
-    missing = [
-        f"--arg {n}=..." for n in run_time if n not in arguments and parameters[n].default is parameters[n].empty
-    ]
-    missing += [
-        f"--const {n}=..."
-        for n in compile_time
-        if n not in constants and parameters[n].default is parameters[n].empty
-    ]
-    unknown = [n for n in arguments if n not in run_time] + [n for n in constants if n not in compile_time]
-    if missing or unknown:
-        words = [f"missing {', '.join(missing)}"] if missing else []
-        words += [f"it has no {', '.join(unknown)}"] if unknown else []
-        raise UsageError(f"{name}({', '.join(parameters)}): {'; '.join(words)}")
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name.isidentifier():
-        raise UsageError(f"{text!r}: expected NAME=VALUE")
-    return name, value
-
-
-def _plain(text: str) -> Any:
-    import ast
-
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
-
-
-def _argument(name: str, text: str, seed: int) -> Any:
-    """A number, None, or a random tensor `dtype[shape]` (integers from 0 to the tensor's last index)."""
-    import torch
-
-    dtype, bracket, shape = text.partition("[")
-    if not bracket:
-        value = _plain(text)
-        if isinstance(value, str):
-            raise UsageError(f"argument {name}: {text!r} is neither a number nor dtype[shape], e.g. f32[64,512]")
-        return value
-    if dtype not in DTYPES or not shape.endswith("]"):
-        raise UsageError(f"argument {name}: {text!r}: expected dtype[shape] with dtype one of {', '.join(DTYPES)}")
-    try:
-        sizes = [int(part) for part in shape[:-1].split(",") if part.strip()]
-    except ValueError:
-        raise UsageError(f"argument {name}: {text!r}: a shape is numbers, e.g. f32[64,512]") from None
-    kind = getattr(torch, DTYPES[dtype])
-    generator = torch.Generator().manual_seed(seed + sum(map(ord, name)))
-    if kind.is_floating_point:
-        return torch.randn(sizes, generator=generator).to(kind)
-    count = max(1, torch.Size(sizes).numel())
-    most = 2 if kind == torch.bool else min(count, 127 if kind in (torch.int8, torch.uint8) else count)
-    return torch.randint(0, most, sizes, generator=generator).to(kind)
 
 
 def _row(

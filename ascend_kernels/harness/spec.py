@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from ascend_model.outputs import beyond, bits, first_difference
+
 # The seven states, kept apart from the result file to the page and the exit code.
 OK = "ok"
 WRONG_RESULT = "wrong result"
@@ -45,10 +47,8 @@ Compare = Callable[[str, torch.Tensor, torch.Tensor, Arguments], str | None]
 
 def exact(name: str, actual: torch.Tensor, expected: torch.Tensor, arguments: Arguments) -> str | None:
     """Bit for bit, NaN included.  None when equal, else a sentence with the first place that differs."""
-    same = bits(actual) == bits(expected)
-    if bool(same.all()):
-        return None
-    return first_difference(name, actual, expected, ~same)
+    wrong = bits(actual) != bits(expected)
+    return first_difference(name, actual, expected, wrong) if bool(wrong.any()) else None
 
 
 @dataclass(frozen=True)
@@ -61,26 +61,8 @@ class within:
     def __call__(
         self, name: str, actual: torch.Tensor, expected: torch.Tensor, arguments: Arguments
     ) -> str | None:
-        a, e = actual.double(), expected.double()
-        good = e.isfinite() & ((a - e).abs() <= self.absolute + self.relative * e.abs())
-        good |= (a == e) | (a.isnan() & e.isnan())
-        return None if bool(good.all()) else first_difference(name, actual, expected, ~good)
-
-
-def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor's bit patterns as integers of the same size and shape."""
-    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return tensor.contiguous().view(kinds[tensor.element_size()])
-
-
-def first_difference(name: str, actual: torch.Tensor, expected: torch.Tensor, differs: torch.Tensor) -> str:
-    """`pool[3, 17] is 5, expected 9 (12 of 4096 elements differ)`."""
-    place = [int(i) for i in differs.nonzero()[0]]
-    at = name + (f"[{', '.join(map(str, place))}]" if place else "")
-    got, want = actual[tuple(place)].item(), expected[tuple(place)].item()
-    count = int(differs.sum())
-    plural = "elements differ" if count > 1 else "element differs"
-    return f"{at} is {got}, expected {want} ({count} of {differs.numel()} {plural})"
+        wrong = beyond(actual, expected, self.relative, self.absolute)
+        return first_difference(name, actual, expected, wrong) if bool(wrong.any()) else None
 
 
 @dataclass(frozen=True)
@@ -88,6 +70,7 @@ class Case:
     """One named input of an op.  `make(generator)` returns its arguments on the CPU, by name.
 
     quick: in the set that every commit runs.  timed: worth a timing (an edge case is only checked).
+    large: takes a device milliseconds and the model a minute, so the model runs it only when asked for everything.
     Tensors that the op writes are made with the values they hold before the call.
     """
 
@@ -96,6 +79,7 @@ class Case:
     quick: bool = False
     timed: bool = False
     note: str = ""
+    large: bool = False
 
     def arguments(self, device: torch.device | str = "cpu") -> Arguments:
         """Fresh arguments, the same at every call."""

@@ -22,8 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import device
-from .gate import Verdict, verify
+import torch
+
+from . import device, isolated, kept
+from .gate import Expected, Verdict, verify
 from .model import Modelled
 from .spec import CRASHED, OK, UNSUPPORTED, Op
 
@@ -33,6 +35,7 @@ MEASURED = {
     "device_time_cold": ("cold", "device time, inputs beyond L2"),
     "host_time": ("host", "host time until the call returns"),
 }
+CASE_SETS = ("quick", "timed", "all", "everything")
 VERSION = "1"  # of every benchmark; raised by hand when a number stops meaning what it meant
 
 
@@ -40,7 +43,7 @@ VERSION = "1"  # of every benchmark; raised by hand when a number stops meaning 
 class Family:
     """The ops of one family, as asv suites: `Modelled<Op>` and, where there is a device, `Measured<Op>`.
 
-    cases: "quick", "timed" or "all" (`ASCEND_PERF_CASES`); modelled suites use the quick cases by default.
+    Which cases the model runs is up to `modelled_cases`.
     """
 
     name: str
@@ -56,7 +59,7 @@ class Family:
         prepared = {}
         for op in self.rows():
             if can_model():
-                prepared[suite_name("Modelled", op)] = _prepare(op, modelled_cases(op), _model_entry)
+                prepared |= model_all([op])
             if device.current().present:
                 prepared[suite_name("Measured", op)] = _measure_all(op)
         hand_over(self.name, prepared)
@@ -105,11 +108,19 @@ def suite_name(kind: str, op: Op) -> str:
 
 
 def modelled_cases(op: Op) -> list[str]:
-    """Ids of the cases the model runs: `ASCEND_PERF_CASES` = quick (default), timed or all."""
+    """Ids of the cases the model runs: `ASCEND_PERF_CASES` = quick (default), timed, all, or everything.
+
+    Only the last one has the large cases.
+    """
     which = os.environ.get("ASCEND_PERF_CASES", "quick")
-    if which == "all":
-        return list(op.cases)
-    found = op.timed_cases() if which == "timed" else op.quick_cases()
+    if which not in CASE_SETS:
+        raise ValueError(f"ASCEND_PERF_CASES={which!r}: expected one of {', '.join(CASE_SETS)}")
+    if which == "quick":
+        found = op.quick_cases()
+    else:
+        found = op.timed_cases() if which == "timed" else list(op.cases)
+    if which != "everything":
+        found = [name for name in found if not op.cases[name].large]
     one = os.environ.get("ASCEND_PERF_CASE")
     return [*found, one] if one in op.cases and one not in found else found
 
@@ -181,19 +192,59 @@ def _absent(module: str) -> Callable[[str], Any]:
     return stand_in
 
 
-def _prepare(
-    op: Op, cases: Iterable[str], entry_of: Callable[[Op, str, str], dict[str, Any]]
-) -> dict[tuple[str, str], dict[str, Any]]:
-    entries = {}
-    for case in cases:
-        for impl in op.calls():
-            if not wanted(case, impl):
-                continue
-            # Written first, so that a death of this process is on record too.
-            _record(op, "Modelled", case, impl, {"state": CRASHED, "reason": "the process ended before a verdict"})
-            entries[case, impl] = entry = _guarded(entry_of, op, case, impl)
-            _record(op, "Modelled", case, impl, entry)
-    return entries
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One modelled row to be: an implementation or twin of an op on one of its cases."""
+
+    op: Op
+    case: str
+    impl: str
+
+    @property
+    def group(self) -> tuple[str, str]:
+        """Rows of one group share arguments and reference."""
+        return self.op.name, self.case
+
+
+def model_all(ops: Iterable[Op]) -> dict[str, dict[tuple[str, str], dict[str, Any]]]:
+    """Entries of all modelled rows of some ops, by suite: what is known from disk, and the rest on all cores."""
+    found: dict[str, dict[tuple[str, str], dict[str, Any]]] = {}
+    keys: dict[Row, str] = {}
+    target = device.target()  # asked here, since a forked child cannot start a device
+    for op in ops:
+        base = kept.base(op, target)
+        found[suite_name("Modelled", op)] = {}
+        for case in modelled_cases(op):
+            for impl in op.calls():
+                if wanted(case, impl):
+                    keys[Row(op, case, impl)] = kept.key(base, case, impl)
+    left = []
+    for row, key in keys.items():
+        entry = kept.read(key)
+        if entry is None or not all(_keep_code(code) for code in entry["codes"]):
+            left.append(row)
+        else:
+            _found(found, row, entry)
+    # the large ones first, so that no core waits for the last
+    left.sort(key=lambda row: not row.op.cases[row.case].timed)
+
+    def work(row: Row) -> dict[str, Any]:
+        torch.set_num_threads(1)  # one process a core, and OpenMP does not survive a fork
+        # Written first, so that a death of all processes is on record too.
+        died = {"state": CRASHED, "reason": "the process ended before a verdict"}
+        _record(row.op, "Modelled", row.case, row.impl, died)
+        return _guarded(lambda *_: _model_entry(row, target), row.op, row.case, row.impl)
+
+    for row, entry, reason in isolated.each(left, work, workers=isolated.workers(), group=lambda row: row.group):
+        if entry is not None:
+            kept.write(keys[row], entry)
+        _found(found, row, entry or {"state": CRASHED, "reason": reason})
+    return found
+
+
+def _found(found: dict[str, Any], row: Row, entry: dict[str, Any]) -> None:
+    found[suite_name("Modelled", row.op)][row.case, row.impl] = entry
+    _record(row.op, "Modelled", row.case, row.impl, entry)
 
 
 def _guarded(entry_of: Callable[[Op, str, str], dict[str, Any]], op: Op, case: str, impl: str) -> dict[str, Any]:
@@ -205,20 +256,28 @@ def _guarded(entry_of: Callable[[Op, str, str], dict[str, Any]], op: Op, case: s
         return {"state": CRASHED, "reason": f"{type(error).__name__}: {error} ({where})"}
 
 
-def _model_entry(op: Op, case: str, impl: str) -> dict[str, Any]:
+_EXPECTED: list[Expected] = []  # of the case that this process works on
+
+
+def _model_entry(row: Row, target: str) -> dict[str, Any]:
     """Verdict from executing the compiled code, and its counts and cycles."""
     from ascend_model import combined
 
-    runner = Modelled(unsafe=impl in op.twins)
+    if not _EXPECTED or (_EXPECTED[0].op.name, _EXPECTED[0].case) != row.group:
+        _EXPECTED[:] = []  # before the next one is made: these can be large
+        _EXPECTED[:] = [Expected.of(row.op, row.case)]
+    runner = Modelled(target, unsafe=row.impl in row.op.twins)
     # Executing compiled code is deterministic; a second run could only repeat the first.
-    verdict = verify(op, case, impl, runner, repeat=False)
+    verdict = verify(row.op, row.case, row.impl, runner, repeat=False, expected=_EXPECTED[0])
     entry = _entry(verdict)
-    entry["code"] = "+".join(dict.fromkeys(done.compiled.code[:16] for done in runner.simulations))
+    codes = {done.code: done.compiled.linalg for done in runner.simulations if done.code}
+    entry["codes"] = list(codes)
+    entry["code"] = "+".join(code[:16] for code in codes)
     entry["notes"] = [note for done in runner.simulations for note in done.notes]
     entry["launches"] = len(runner.simulations)
     entry["pipes"] = _pipes(runner.simulations)
-    for done in runner.simulations:
-        _keep_code(done.compiled)
+    for code, linalg in codes.items():
+        _keep_code(code, linalg)
     if verdict.ok:
         entry["values"] = {**combined(runner.simulations), "launches": len(runner.simulations)}
     return entry
@@ -234,17 +293,26 @@ def _pipes(simulations: Iterable[Any]) -> dict[str, dict[str, int]]:
     return found
 
 
-def _keep_code(compiled: Any) -> None:
-    """Leave the compiled form in `<results>/code`, for pages on a machine that did not compile it."""
+def _keep_code(code: str, linalg: str = "") -> bool:
+    """Leave a compiled form in `<results>/code`, for pages on a machine that did not compile it; False if it is
+    neither given nor known here."""
     folder = os.environ.get("ASCEND_PERF_RESULTS")
-    if not folder or compiled is None or not compiled.linalg:
-        return
-    place = Path(folder, "code", f"{compiled.code[:16]}.txt.gz")
+    if not folder:
+        return True
+    place = Path(folder, "code", f"{code[:16]}.txt.gz")
     if not place.exists():
+        if not linalg:
+            from ascend_model.compile import stored
+
+            known = stored(code)
+            linalg = known[0].linalg if known else ""
+        if not linalg:
+            return False
         place.parent.mkdir(parents=True, exist_ok=True)
         part = place.with_suffix(f".{os.getpid()}")
-        part.write_bytes(gzip.compress(compiled.linalg.encode(), mtime=0))
+        part.write_bytes(gzip.compress(linalg.encode(), mtime=0))
         part.replace(place)
+    return True
 
 
 def _measure_all(op: Op) -> dict[tuple[str, str], dict[str, Any]]:

@@ -251,9 +251,10 @@ def locate(
 
 def compress_cases() -> dict[str, Case]:
     """Cases of kpool_compress_and_write_cache."""
-    timed = {f"n{n}-p{p}": Case(compress(n, p), timed=True) for n in (56, 512, 8192, 65536) for p in (4, 8, 16)}
+    sizes = [(n, p) for n in (56, 512, 8192, 65536) for p in (4, 8, 16)]
+    timed = {f"n{n}-p{p}": Case(compress(n, p), timed=True, large=n >= 8192) for n, p in sizes}
     return timed | {
-        "n8192-p16-preshuffled": Case(compress(8192, 16, preshuffled=True), timed=True),
+        "n8192-p16-preshuffled": Case(compress(8192, 16, preshuffled=True), timed=True, large=True),
         "plain": Case(compress(5, 4), quick=True),
         "preshuffled": Case(compress(7, 16, preshuffled=True), quick=True),
         "more-than-cores": Case(compress(50, 4, preshuffled=True), note="programs loop"),

@@ -91,6 +91,7 @@ SHAPES = {
     "decode-8x7168-e64-k8": (8, 7168, 64, 8),
     "decode-64x7168-e64-k8": (64, 7168, 64, 8),
 }
+LARGE = 1 << 22  # values of features from which a case of features is one for devices
 EDGES = (0, 1, 15, 16, 17, 32)  # tokens of each expert around a padding of 16
 
 
@@ -99,7 +100,9 @@ def cases(op: str) -> dict[str, Case]:
     factor = BF16 if op == "scatter" else None
 
     def case(*shape, quick=False, timed=False, note="", **more) -> Case:
-        return Case(arguments(op, *shape, **{"weights": factor, **more}), quick=quick, timed=timed, note=note)
+        made = arguments(op, *shape, **{"weights": factor, **more})
+        large = op != "route" and shape[0] * shape[1] > LARGE
+        return Case(made, quick=quick, timed=timed, note=note, large=large)
 
     made = {name: case(*shape, timed=True, quick=name == "4x2-e2-k1") for name, shape in SHAPES.items()}
     made |= {
