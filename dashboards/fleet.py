@@ -24,7 +24,7 @@ ASSUMED_SECONDS = 60.0
 ATTEMPTS = 3
 # A node that fails this many tasks one after the other, none of them well, gets no more.
 NODE_FAILURES = 3
-NEWEST, SUSPECT, FILLING = 0, 1, 2
+NEWEST, SUSPECT, FAR, FILLING = 0, 1, 2, 3
 
 
 class Task(NamedTuple):
@@ -110,7 +110,7 @@ def arrange(
             take(SUSPECT, one)
     left = [one for one in left if one not in walls]
     if left and not any(one < left[0] for one in walls):
-        take(FILLING, left[0])
+        take(FAR, left[0])
     for one in _middles(_runs(left[1:] if left and left[0] in walls else left, walls)):
         take(FILLING, one)
     return order
@@ -179,17 +179,10 @@ class Backlog:
         ranked.sort()  # the first three differ
         return [(row[0], row[3]) for row in ranked]
 
-    def to_date(self, order: Iterable[tuple[int, Task]], known: Collection[Task]) -> list[tuple[int, Task]]:
-        """What is needed to date every suspected step: the newest, spans with a step, and once the far end."""
-        far = {(one.machine, one.compiler) for one in known}
-        chosen = []
-        for stage, task in order:
-            environment = task.machine, task.compiler
-            if stage != FILLING or environment not in far:
-                chosen.append((stage, task))
-            if stage == FILLING:
-                far.add(environment)
-        return chosen
+
+def to_date(order: Iterable[tuple[int, Task]]) -> list[tuple[int, Task]]:
+    """What is needed to date every suspected step: no mere filling in."""
+    return [(stage, task) for stage, task in order if stage != FILLING]
 
 
 def undated(

@@ -41,7 +41,7 @@ DONE, SOME_FAILED, NOTHING, USAGE = 0, 1, 3, 4
 LAST = 20
 SHOWN = 10
 LOOK_LEAST, LOOK_SHARE = 1.0, 0.05
-STAGES = ("newest", "suspected step", "filling in")
+STAGES = ("newest", "suspected step", "far end", "filling in")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -217,7 +217,7 @@ class Progress:
         backlog = fleet.Backlog(self.project.hashes, self.environments, self.project.newest)
         known = {*self.known, *busy}
         order = backlog.order(known, self.suspects, self.project.place)
-        return backlog.to_date(order, known) if self.dated else order
+        return fleet.to_date(order) if self.dated else order
 
     @property
     def basis(self) -> tuple[Any, ...]:

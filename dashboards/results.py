@@ -286,8 +286,10 @@ def recorded_seconds(results: str | Path, limit: int = 40) -> list[float]:
     found = []
     for path in places[:limit]:
         try:
-            durations = json.loads(path.read_bytes())["durations"]
-            total = sum(float(one) for one in durations.values())
+            data = json.loads(path.read_bytes())
+            at = data["result_columns"].index("duration")
+            rows = [row[at] for row in data["results"].values() if len(row) > at]
+            total = sum(float(one) for one in [*data["durations"].values(), *rows] if one is not None)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue
         if 0 < total < math.inf:
