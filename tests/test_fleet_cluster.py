@@ -74,7 +74,9 @@ def repo(tmp_path):
 def test_machines_with_something_wrong_are_named_and_the_rest_goes_on(cluster, repo, tmp_path):
     folder, hashes = repo
     for wrong in WRONG_MACHINES:
-        cluster.add_node(**node(1, env_vars={"FLEET_TEST": wrong}))
+        # the one without a fault has a device too, which takes two cores for itself
+        more = {} if wrong else {"num_cpus": 5, "resources": {"NPU": 2}}
+        cluster.add_node(**{**node(1, env_vars={"FLEET_TEST": wrong}), **more})
     ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
     backend = fleet_cluster.RayBackend(
         Order("test", hashes[-1], "asv.conf.json", work=str(tmp_path / "work")),
@@ -82,6 +84,7 @@ def test_machines_with_something_wrong_are_named_and_the_rest_goes_on(cluster, r
         expected={"triton-ascend": "3.2.0", "ascend-model": "7"}, compilers=COMPILERS, worker=OddWorker,
     )  # fmt: skip
     tasks = [Task(commit, compiler, "modelled-test") for commit in hashes for compiler in COMPILERS]
+    tasks += [Task(commit, "1.2.0", "npu-box") for commit in hashes]
     kept: dict[Task, str] = {}
     heard = set()
 
@@ -97,7 +100,9 @@ def test_machines_with_something_wrong_are_named_and_the_rest_goes_on(cluster, r
     finished = Head(backend, Dispatcher(tasks), accept, told=told).work()
     backend.close()
     assert set(kept) | set(finished.failed) == set(tasks) and not finished.failed
-    assert {kept[task] for task in tasks} <= {"", "skewed", "lacking"}
+    assert {kept[task] for task in tasks if task.machine == "modelled-test"} <= {"", "skewed", "lacking"}
+    # each device was its task's alone
+    assert {kept[task] for task in tasks if task.machine == "npu-box"} == {"NPU 0", "NPU 1"}
     assert all(kept[task] != "lacking" for task in tasks if task.compiler == "1.1.0")
     left = sorted(finished.left.values())
     assert any(one == "triton-ascend: 3.1.0 there, 3.2.0 here" for one in left)
