@@ -47,6 +47,7 @@ from dashboards.series import (
     worse,
 )
 from dashboards.text import change, markdown, plain, value
+from dashboards.trust import Spikes, doubt, noise_floors, without_shifts
 
 NOTHING_WORSE, REGRESSED, FAILED, NOTHING_MEASURED, UNUSABLE = range(5)
 
@@ -63,10 +64,12 @@ FORMATS = ("text", "markdown", "json", "junit", "github")
 # A comment on a pull request holds 65 536 characters.
 MOST_ROWS = 40
 
-# One point alone has to be this many standard deviations off.
-ALONE = 4.0
+# One point alone has to be this many standard deviations off; the fewer points they are estimated from, the more.
+ALONE, ALONE_OF_FEW = 4.0, 2.0
 # Where spikes are more common than this, one point alone proves nothing.
 SPIKY = 0.01
+# One point alone proves nothing either where a run of so many series has more than this many spikes by chance.
+BY_CHANCE = 0.05
 # Without a history of its noise, a series has to differ by this much.
 WITHOUT_HISTORY = 0.10
 PAIRS_CONFIDENCE_T = {2: 31.8, 3: 6.96, 4: 4.54, 5: 3.75, 6: 3.36, 7: 3.14, 8: 3.0, 9: 2.9, 10: 2.82}
@@ -153,7 +156,7 @@ def check(
     findings = []
     measured = compared = 0
     states = dict.fromkeys(STATES, 0)
-    verdicts = _measured_verdicts(history, at, end, thresholds, follow=base is None)
+    verdicts = _measured_verdicts(history, at, end, thresholds, problems, follow=base is None)
     for row, series in enumerate(history.series):
         then = _base_point(history, row, end)
         state = history.state_name(row, at)
@@ -173,10 +176,25 @@ def check(
         states = {}
     findings = _one_per_state(findings)
     findings.sort(key=lambda one: (not one.alarm, one.verdict, -abs(one.size) if one.size == one.size else 0))
+    problems += _high_floors(history, at, thresholds)
     if measured and not compared:
         problems.append(_why_not_compared(history, at, end))
     code = _exit_code(findings, states, compared, require_all)
     return Report(base or "", head, code, compared, measured, states, tuple(findings), tuple(problems))
+
+
+def _high_floors(history: History, at: int, thresholds: Mapping[str, float]) -> list[str]:
+    """One sentence for each metric of which this run cannot show changes as small as were asked for."""
+    high: dict[tuple[str, str], list[float]] = {}
+    for row, floor in noise_floors(history, at).items():
+        series = history.series[row]
+        if floor > least_change(series.benchmark, series.deterministic, thresholds):
+            high.setdefault((series.machine, series.metric), []).append(floor)
+    return [
+        f"noise floor of {metric} on {plain(machine)}: {len(floors)} series of this run cannot show less than "
+        f"{min(floors):.1%} to {max(floors):.1%}"
+        for (machine, metric), floors in sorted(high.items())
+    ]
 
 
 def _why_not_compared(history: History, at: int, end: int) -> str:
@@ -255,7 +273,7 @@ def _exact_verdict(
 
 
 def _measured_verdicts(
-    history: History, at: int, end: int, thresholds: Mapping[str, float], *, follow: bool
+    history: History, at: int, end: int, thresholds: Mapping[str, float], problems: list[str], *, follow: bool
 ) -> dict[int, Verdict]:
     """Verdicts of all series with noise, from their history up to the base and the points after it.
 
@@ -269,14 +287,23 @@ def _measured_verdicts(
     ]
     if not rows or end < 0:
         return {}
-    values = history.value[rows]
-    intervals = np.stack([history.low[rows], history.high[rows]], axis=2)
+    values, shifts = without_shifts(history, rows, history.value[rows])
+    for shift in shifts:
+        if shift.column > end:
+            problems.append(
+                f"{shift.ops} ops on {plain(shift.machine)} moved together by {change(shift.size)} in "
+                f"{shift.metric} at {history.commits[shift.column].hash[:12]}: taken for the machine's doing"
+            )
+    paced = (history.value[rows] / values)[..., None]
+    intervals = np.stack([history.low[rows], history.high[rows]], axis=2) / np.where(np.isnan(paced), 1, paced)
     directions = [history.series[row].direction for row in rows]
     alerts = newest_alerts(values[:, : at + 1], intervals=intervals[:, : at + 1], direction=directions)
     earlier: list[ChangePoint | None] = [None] * len(rows)
     if follow:
         earlier = newest_alerts(values[:, :at], intervals=intervals[:, :at], direction=directions)
     jumps = change_points_of(values[:, : end + 1], intervals=intervals[:, : end + 1])
+    floors = _floors(history, at, end)
+    spikes = Spikes(history, rows, values[:, : end + 1])
     found = {}
     for place, row in enumerate(rows):
         series = history.series[row]
@@ -286,22 +313,44 @@ def _measured_verdicts(
         if not level_points.size:
             continue
         alert = alerts[place]
-        least = least_change(series.benchmark, series.deterministic, thresholds)
+        least = max(least_change(series.benchmark, series.deterministic, thresholds), floors.get(row, 0.0))
         new = float(values[place, at])
+        first = at
         if alert and (follow or alert.index > end) and abs(alert.size) >= least:
             since = f"since {history.commits[alert.index].hash[:12]}"
             kind = KNOWN if earlier[place] else REGRESSION
+            first = alert.index
             verdict: Verdict | None = (kind, alert.before, alert.size, since)
         else:
             points = past[~np.isnan(past)]
             bounds = intervals[place, end], intervals[place, at]
             verdict = _single(points, level_points, new, series.direction, least, bounds)
+        if verdict and verdict[0] == REGRESSION:
+            why = doubt(history, row, first, at)
+            if not why and first == at:
+                often, count, points_before = spikes.expected(history, row, verdict[2])
+                if often > BY_CHANCE:
+                    why = f"{count} of {points_before} earlier points were as far off for one run"
+            if why:
+                verdict = (SUSPECT, *verdict[1:3], f"{verdict[3]}; {why}")
         if verdict and verdict[0] not in (SUSPECT, KNOWN):
             ran = np.flatnonzero(~np.isnan(past))
             if _same_code(history, row, int(ran[-1]), at):
                 verdict = (SAME_CODE, *verdict[1:3], MACHINE_CHANGED)
         if verdict:
             found[row] = verdict
+    return found
+
+
+def _floors(history: History, at: int, end: int) -> dict[int, float]:
+    """Least change that both runs can show, by row: the head's, and the last one's up to the base."""
+    found = dict(noise_floors(history, at))
+    bases = {row: then for row in found if (then := _base_point(history, row, end)) is not None}
+    for then in set(bases.values()):
+        floors = noise_floors(history, then)
+        for row, column in bases.items():
+            if column == then:
+                found[row] = max(found[row], floors.get(row, 0.0))
     return found
 
 
@@ -328,7 +377,7 @@ def _single(
         return (SUSPECT, level, size, words) if bad else None
     noise = estimate_noise(points[None])
     deviation = float(noise.sigma[0]) * math.sqrt(1 + 1 / level_points.size)
-    if abs(new - level) < ALONE * deviation:
+    if abs(new - level) < ALONE * (1 + ALONE_OF_FEW / points.size) * deviation:
         return None
     off = f"{abs(new - level) / deviation:.1f} standard deviations off"
     if noise.spikes[0] > max(SPIKY, 1.5 / (points.size + 50)):

@@ -49,6 +49,8 @@ def toolchain_versions() -> dict[str, str]:
         if folder:
             found["cann"] = os.path.basename(os.path.realpath(folder))
             break
+    if os.environ.get("ASCEND_KERNELS_DEVICE") == "dry":
+        found["device"] = "dry-run"
     if "ascendnpu-ir" in found:
         from ascend_model import MODEL_VERSION
 

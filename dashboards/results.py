@@ -38,7 +38,7 @@ from dashboards.series import (
 
 RESULT_VERSION = 2
 STATE_VERSION = 1
-CACHE_VERSION = 2
+CACHE_VERSION = 3
 
 MAX_FILE_BYTES = 256 << 20
 MAX_SERIES_PER_FILE = 100_000
@@ -71,7 +71,9 @@ class Problem:
 class Detail:
     """What the sidecar says of one series at one commit.
 
-    `pipes` holds cycles of a modelled launch: `busy` by pipe, `stalls` by cause.
+    `pipes` holds cycles of a modelled launch: `busy` by pipe, `stalls` by cause.  Of a measured one, `device`
+    holds the state of the device `before` and `after` and the `marks` of what changed, and `again` how far two
+    timings of the same implementation lay apart in this run, by metric.
     """
 
     reason: str = ""
@@ -79,6 +81,8 @@ class Detail:
     findings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     pipes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    device: Mapping[str, Any] = field(default_factory=dict)
+    again: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -157,6 +161,8 @@ class _Sides:
             findings=lines("findings"),
             notes=lines("notes"),
             pipes=json.loads(self.texts[self.columns["pipes"][row]] or "{}"),
+            device=json.loads(self.texts[self.columns["device"][row]] or "{}"),
+            again=json.loads(self.texts[self.columns["again"][row]] or "{}"),
         )
 
 
@@ -177,6 +183,8 @@ _STATE_COLUMNS: dict[str, Any] = {
     "findings": np.int32,
     "notes": np.int32,
     "pipes": np.int32,
+    "device": np.int32,
+    "again": np.int32,
 }
 
 
@@ -605,6 +613,8 @@ def _state_row(store: _Store, line: Any, commit: str) -> tuple[int, tuple[int, .
         texts("findings"),
         texts("notes"),
         store.texts.number(_pipes(line.get("pipes"))),
+        store.texts.number(_device(line.get("device"))),
+        store.texts.number(_again(line.get("again"))),
     )
 
 
@@ -619,6 +629,39 @@ def _pipes(given: Any) -> str:
         for kind, some in list(given.items())[:4]
     }
     return json.dumps(kept, sort_keys=True) if any(kept.values()) else ""
+
+
+def _device(given: Any) -> str:
+    """State of a device before and after, and the marks of a run, as JSON; empty where there is none."""
+    if not given:
+        return ""
+    if not isinstance(given, dict) or not isinstance(given.get("marks", []), list):
+        raise ValueError("device is no table with a list of marks")
+    kept: dict[str, Any] = {"marks": [str(one)[:300] for one in given.get("marks", [])[:20]]}
+    for when in ("before", "after"):
+        facts = given.get(when) or {}
+        if not isinstance(facts, dict):
+            raise ValueError(f"device: {when} is no table")
+        kept[when] = {
+            str(name)[:40]: fact if isinstance(fact, int | float) and math.isfinite(fact) else str(fact)[:200]
+            for name, fact in list(facts.items())[:20]
+            if isinstance(fact, int | float | str)
+        }
+    return json.dumps(kept, sort_keys=True)
+
+
+def _again(given: Any) -> str:
+    """Differences of two timings of the same by metric, as JSON; empty where there are none."""
+    if not given:
+        return ""
+    if not isinstance(given, dict):
+        raise ValueError("again is no table")
+    kept = {
+        str(metric)[:80]: float(apart)
+        for metric, apart in list(given.items())[:20]
+        if isinstance(apart, int | float) and math.isfinite(apart) and apart >= 0
+    }
+    return json.dumps(kept, sort_keys=True) if kept else ""
 
 
 def _benchmark_facts(folder: Path) -> tuple[dict[str, tuple[str, tuple[str, ...]]], list[Problem]]:

@@ -16,6 +16,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import asv_files as asv
+import measured_runs
 import numpy as np
 import page_history
 import pytest
@@ -470,6 +471,18 @@ def test_health_shows_noise_and_machines(site):
     assert "npu-1 measured" in text and "model modelled" in text
     found = re.search(r"assign device_time npu-1 4 ([\d.]+)%", text)
     assert 0.2 < float(found[1]) < 0.8  # made with 0.4 %
+
+
+def test_health_shows_devices_their_noise_floor_and_marked_runs(tmp_path):
+    hashes = [f"{at:08x}" + "ab" * 16 for at in range(1, 9)]
+    mark = "slowed down: <b>software power cap</b>"
+    measured_runs.write(tmp_path / "results", hashes, seed=1, marks={5: [mark]})
+    build.build(tmp_path / "results", None, tmp_path / "site", cache=None)
+    page = read(tmp_path / "site", "health.html")
+    assert "Some GPU" in page.text
+    assert "driver 580.1, toolkit 13.0, clock 1980 MHz, temperature 41 °C" in page.text
+    assert "device_time" in page.text and mark in page.text and hashes[5][:10] in page.text
+    assert "<b>" not in (tmp_path / "site" / "health.html").read_text()
 
 
 def test_health_shows_the_detector_with_the_goals_it_misses(site):

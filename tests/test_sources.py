@@ -100,3 +100,25 @@ def test_families_of_this_project(name):
     assert "ascend_kernels.harness.launch" in found
     assert not any(one.startswith(("torch", "triton", "numpy")) for one in found)
     assert "ascend_kernels.kpool.plan" not in found
+
+
+def test_packages_that_an_environment_inherits_are_libraries(tmp_path, monkeypatch):
+    """asv's environments see the host's site-packages, which are not their own."""
+    place = tmp_path / "host" / "site-packages"
+    place.mkdir(parents=True)
+    (place / "inherited_one.py").write_text("")
+    monkeypatch.syspath_prepend(str(place))
+    sources._libraries.cache_clear()
+    try:
+        assert sources.is_library("inherited_one", set())
+        assert not sources.is_library("inherited_one", {"inherited_one"})
+    finally:
+        sources._libraries.cache_clear()
+        sources._file.cache_clear()
+
+
+def test_a_package_that_raises_when_it_is_imported_is_no_file(tmp_path, monkeypatch):
+    (tmp_path / "raising_one").mkdir()
+    (tmp_path / "raising_one" / "__init__.py").write_text("raise RuntimeError('0 active drivers')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert sources._file("raising_one.part") is None

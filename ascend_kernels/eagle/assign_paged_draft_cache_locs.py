@@ -129,9 +129,10 @@ def assign_paged_draft_cache_locs(
     if validate:
         bad = (rows < 0) | (rows >= pool.shape[0])
         check.values("req_pool_indices", bad, rows, f"a row between 0 and {pool.shape[0] - 1}")
-        rest = seq_lens % page_size
+        lengths = seq_lens.long()  # the end of a length near 2**31 wraps in int32
+        rest = lengths % page_size
         span = -(-(rest + num_steps) // page_size) * page_size
-        end = seq_lens - rest + topk * span
+        end = lengths - rest + topk * span
         bad = (seq_lens < 0) | (end > pool.shape[1])
         check.values("seq_lens", bad, seq_lens, f"a length whose draft pages fit {pool.shape[1]} columns")
     if len(rows):

@@ -1,24 +1,26 @@
 """Which device the kernels run on, and the few facts a launch plan needs of it.
 
 NPU and CUDA share one code path through `torch.get_device_module`.  On a host with neither, plans are made for
-a stated Ascend profile, since the CPU only stands in for an NPU (interpreter or model).
+a stated Ascend profile, since the CPU only stands in for an NPU (interpreter or model).  "dry" pretends to be a
+device, to try everything around a measurement where there is none (`harness.dry`).
 """
 
 from __future__ import annotations
 
 import functools
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
-KINDS = ("npu", "cuda", "cpu")
+KINDS = ("npu", "cuda", "cpu", "dry")
 GRID_LIMIT = 65535  # programs of one launch on Ascend; kept on every device so that plans stay comparable
 
 
 @dataclass(frozen=True)
 class Device:
-    """kind: npu, cuda or cpu.  cores: vector cores of an NPU, multiprocessors of a GPU.
+    """kind: npu, cuda, cpu or dry.  cores: vector cores of an NPU, multiprocessors of a GPU.
     ub_bytes: on-chip buffer of one core a tile must fit (Ascend UB; 0 where there is no such limit).
     present: False for a stated profile of a device that is not there."""
 
@@ -47,17 +49,43 @@ PROFILES = {
 
 
 def kind() -> str:
-    """npu, cuda or cpu: `ASCEND_KERNELS_DEVICE`, else what is there."""
+    """npu, cuda, cpu or dry: `ASCEND_KERNELS_DEVICE`, else what is there."""
     given = os.environ.get("ASCEND_KERNELS_DEVICE", "").lower()
     if given:
         if given not in KINDS:
             raise ValueError(f"ASCEND_KERNELS_DEVICE={given!r}: expected one of {', '.join(KINDS)}")
         return given
+    # Asking CUDA itself starts the driver, after which no forked process can use the device.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     for name in KINDS[:2]:
         module = getattr(torch, name, None)
         if module is not None and module.is_available():
             return name
     return "cpu"
+
+
+def present() -> bool:
+    """Whether there is a device to measure on, asked without starting it: a process that forks later may."""
+    return kind() != "cpu"
+
+
+def interpreted() -> bool:
+    """Whether kernels run in Triton's interpreter, on CPU tensors."""
+    return kind() in ("cpu", "dry")
+
+
+def module(kind: str) -> Any:
+    """torch's module of a kind of device: `torch.npu`, `torch.cuda`, or the pretended one."""
+    if kind == "dry":
+        from . import dry
+
+        return dry.DEVICE
+    return torch.get_device_module(kind)
+
+
+def tensors(kind: str) -> str:
+    """Where tensors of a kind of device lie, as torch names it."""
+    return "cpu" if kind == "dry" else kind
 
 
 def target() -> str:
@@ -78,13 +106,14 @@ def of(tensor: torch.Tensor) -> Device:
 def current() -> Device:
     """The device ops run on by default."""
     name = kind()
+    if name == "dry":
+        return replace(PROFILES[target()], kind="dry", name="dry run", present=True)
     return PROFILES[target()] if name == "cpu" else _present(name, 0)
 
 
 @functools.cache
 def _present(kind: str, index: int) -> Device:
-    module = torch.get_device_module(kind)
-    facts = module.get_device_properties(index)
+    facts = module(kind).get_device_properties(index)
     if kind == "npu":
         cores = getattr(facts, "vector_core_num", 0) or getattr(facts, "multi_processor_count", 0)
         known = PROFILES.get(str(facts.name))

@@ -207,7 +207,7 @@ def verify(
     """
     call = op.calls()[impl]
     # The model and the interpreter work on CPU tensors whatever device is there.
-    place = device.kind() if runner is on_device else "cpu"
+    place = device.tensors(device.kind()) if runner is on_device else "cpu"
     expected = expected or Expected.of(op, case)
     arguments = expected.arguments
     try:

@@ -26,7 +26,7 @@ def enable_on_cpu() -> None:
 
     Works only before triton is imported, since its own functions bind to one mode at import.
     """
-    if NAME not in os.environ and device.kind() == "cpu" and "triton" not in sys.modules:
+    if NAME not in os.environ and device.interpreted() and "triton" not in sys.modules:
         os.environ[NAME] = "1"
 
 

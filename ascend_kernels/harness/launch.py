@@ -35,11 +35,13 @@ def on_device(launch: Launch) -> None:
     """Run on the device of the tensors, on its current stream (on CPU tensors: Triton's interpreter)."""
     if interpreter.on():
         interpreter.mend()
-    elif device.kind() == "cpu":
+    elif device.interpreted():
         raise RuntimeError(
             "no NPU or GPU here, and triton was imported before ascend_kernels could switch its interpreter on: "
             "import ascend_kernels first, or set TRITON_INTERPRET=1"
         )
+    if device.kind() == "dry":
+        device.module("dry").launched()
     with interpreter.handed(launch.args.values()):
         launch.kernel[launch.grid](*launch.args.values(), **launch.constants, **launch.options)
 

@@ -105,7 +105,10 @@ def imports(file: Path, name: str) -> tuple[str, ...]:
 @functools.cache
 def _libraries() -> tuple[Path, ...]:
     kinds = ("stdlib", "platstdlib", "purelib", "platlib")
-    return tuple({Path(sysconfig.get_path(kind)).resolve() for kind in kinds})
+    found = {Path(sysconfig.get_path(kind)).resolve() for kind in kinds}
+    # An environment of asv inherits those of the interpreter that made it.
+    found |= {Path(p).resolve() for p in sys.path if Path(p).name in ("site-packages", "dist-packages")}
+    return tuple(found)
 
 
 def is_library(name: str, own: set[str]) -> bool:
@@ -127,7 +130,7 @@ def _file(name: str) -> Path | None:
     if module is None:
         try:
             spec = importlib.util.find_spec(name)
-        except (ImportError, AttributeError, ValueError):
+        except Exception:  # finding a submodule imports its package, which may raise anything
             return None
         place = spec.origin if spec and spec.has_location else None
     return Path(place) if place and place.endswith(".py") and Path(place).is_file() else None

@@ -7,12 +7,17 @@
 One process (asv's setup_cache) gives every verdict of the family and, where it is ok, every number; the
 `track_` functions only hand them out, so that a wrong kernel never gets a number and the numbers of one case
 are taken side by side.  Verdicts and reasons go to a sidecar beside asv's results, since asv keeps neither.
+
+What is measured on a device runs in a process of its own, so that a kernel that loses the device costs its own
+case and no other.  Each case also times one implementation twice: what these two differ by is noise, and the
+sidecar keeps it, with the state of the device before and after.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
 import sys
 import time
@@ -24,7 +29,7 @@ from typing import Any
 
 import torch
 
-from . import device, isolated, kept
+from . import device, isolated, kept, state
 from .gate import Expected, Verdict, verify
 from .model import Modelled
 from .spec import CRASHED, OK, UNSUPPORTED, Op
@@ -34,7 +39,9 @@ MEASURED = {
     "device_time": ("warm", "device time, inputs in L2"),
     "device_time_cold": ("cold", "device time, inputs beyond L2"),
     "host_time": ("host", "host time until the call returns"),
+    "kernel_time": ("kernel", "the profiler's duration of the kernels; Ascend only"),
 }
+AGAIN = "(again)"  # the first implementation a second time
 CASE_SETS = ("quick", "timed", "all", "everything")
 VERSION = "1"  # of every benchmark; raised by hand when a number stops meaning what it meant
 
@@ -56,12 +63,14 @@ class Family:
 
     def prepare(self) -> dict[str, Any]:
         """Verdicts and numbers of the whole family: suite -> (case, implementation) -> entry."""
-        prepared = {}
-        for op in self.rows():
-            if can_model():
+        prepared: dict[str, Any] = {}
+        rows = self.rows()
+        if device.present():  # first: a device is only started in processes that are forked here
+            prepared |= measure_all(rows)
+            hand_over(self.name, prepared)
+        if can_model():
+            for op in rows:
                 prepared |= model_all([op])
-            if device.current().present:
-                prepared[suite_name("Measured", op)] = _measure_all(op)
         hand_over(self.name, prepared)
         return prepared
 
@@ -75,9 +84,9 @@ class Family:
                 found[suite_name("Modelled", op)] = _suite(
                     "Modelled", op, modelled_cases(op), _modelled_metrics(), module
                 )
-            if device.current().present:
-                metrics = dict.fromkeys(MEASURED, "us")
-                found[suite_name("Measured", op)] = _suite("Measured", op, op.timed_cases(), metrics, module)
+            if device.present():
+                metrics = dict.fromkeys(measured_metrics(), "us")
+                found[suite_name("Measured", op)] = _suite("Measured", op, measured_cases(op), metrics, module)
         return found
 
 
@@ -123,6 +132,16 @@ def modelled_cases(op: Op) -> list[str]:
         found = [name for name in found if not op.cases[name].large]
     one = os.environ.get("ASCEND_PERF_CASE")
     return [*found, one] if one in op.cases and one not in found else found
+
+
+def measured_cases(op: Op) -> list[str]:
+    """Ids of the cases that are measured; the interpreter of a dry run is too slow for the timed ones."""
+    return op.quick_cases() if device.kind() == "dry" else op.timed_cases()
+
+
+def measured_metrics() -> list[str]:
+    """Names of what is measured on the device at hand."""
+    return [name for name in MEASURED if name != "kernel_time" or device.kind() == "npu"]
 
 
 def wanted(case: str, impl: str) -> bool:
@@ -186,7 +205,8 @@ def _absent(module: str) -> Callable[[str], Any]:
         def track(self, *_: Any) -> float:
             raise NotImplementedError
 
-        metrics = [*_modelled_metrics()] if name.startswith("Modelled") and can_model() else [*MEASURED]
+        modelled = name.startswith("Modelled") and can_model()
+        metrics = [*_modelled_metrics()] if modelled else measured_metrics()
         return type(name, (), {"setup": setup, **{f"track_{m}": track for m in metrics}, "__module__": module})
 
     return stand_in
@@ -315,32 +335,104 @@ def _keep_code(code: str, linalg: str = "") -> bool:
     return True
 
 
-def _measure_all(op: Op) -> dict[tuple[str, str], dict[str, Any]]:
+Entry = dict[str, Any]
+
+
+def measure_all(ops: Iterable[Op]) -> dict[str, dict[tuple[str, str], Entry]]:
+    """Entries of all measured cases of some ops, by suite."""
+    rows = {op.name: op for op in ops}
+    jobs = [(op.name, case) for op in rows.values() for case in measured_cases(op)]
+    jobs = [(name, case) for name, case in jobs if any(wanted(case, impl) for impl in rows[name].calls())]
+    found: dict[str, dict[tuple[str, str], dict[str, Any]]] = {
+        suite_name("Measured", op): {} for op in rows.values()
+    }
+    for (name, case), entries, reason in isolated.each(jobs, lambda job: _measure_case(rows[job[0]], job[1])):
+        op = rows[name]
+        if entries is None:
+            impls = [impl for impl in op.calls() if wanted(case, impl)]
+            entries = {impl: {"state": CRASHED, "reason": reason} for impl in impls}
+        for impl, entry in entries.items():
+            found[suite_name("Measured", op)][case, impl] = entry
+            _record(op, "Measured", case, impl, entry)
+    return found
+
+
+def _measure_case(op: Op, case: str) -> dict[str, Entry]:
+    """Verdicts of one case, then the times of what is right, by implementation."""
     from . import timing
 
-    entries: dict[tuple[str, str], dict[str, Any]] = {}
     place = device.kind()
-    for case in op.timed_cases():
-        right = {}
-        calls = {impl: call for impl, call in op.calls().items() if wanted(case, impl)}
-        for impl, call in calls.items():
-            _record(op, "Measured", case, impl, {"state": CRASHED, "reason": "the process ended before a verdict"})
-            entries[case, impl] = _guarded(lambda o, c, i: _entry(verify(o, c, i)), op, case, impl)
-            if entries[case, impl]["state"] == OK:
-                right[impl] = call
-        try:
-            timed = timing.measure(right, op.cases[case].arguments(), place)
-        except Exception as error:
-            for impl in right:
-                entries[case, impl] = {"state": CRASHED, "reason": f"{type(error).__name__}: {error}"}
-            timed = {}
-        for impl, one in timed.items():
-            entries[case, impl]["values"] = {
-                metric: {"samples": list(getattr(one, kind)), "number": one.number}
-                for metric, (kind, _) in MEASURED.items()
-            }
-        for impl in calls:
-            _record(op, "Measured", case, impl, entries[case, impl])
+    module = device.module(place)
+    if place == "dry":
+        torch.set_num_threads(1)  # OpenMP does not survive the fork
+    entries: dict[str, Entry] = {}
+    right: dict[str, Callable[..., Any]] = {}
+    for impl, call in op.calls().items():
+        if not wanted(case, impl):
+            continue
+        _record(op, "Measured", case, impl, {"state": CRASHED, "reason": "the process ended before a verdict"})
+        entries[impl] = _guarded(lambda o, c, i: _entry(verify(o, c, i)), op, case, impl)
+        lost = _lost(module)
+        if lost:
+            reason = entries[impl]["reason"] or lost
+            entries[impl] = {"state": CRASHED, "reason": f"the device was lost: {reason}"}
+            raise isolated.LastJob(_without_numbers(entries, right, lost))
+        if entries[impl]["state"] == OK:
+            right[impl] = call
+    if not right:
+        return entries
+    try:
+        before = state.read(place, module)
+        calls = {**right, AGAIN: next(iter(right.values()))}
+        rounds = 2 if place == "dry" else 15
+        timed = timing.measure(calls, op.cases[case].arguments(), place, rounds=rounds)
+        after = state.read(place, module)
+    except Exception as error:
+        lost = _lost(module)
+        if lost:
+            raise isolated.LastJob(_without_numbers(entries, right, f"{type(error).__name__}: {error}")) from None
+        module.empty_cache()
+        memory = isinstance(error, torch.OutOfMemoryError)
+        words = f"out of device memory: {error}" if memory else f"{type(error).__name__}: {error}"
+        for impl in right:
+            entries[impl] = {"state": UNSUPPORTED if memory else CRASHED, "reason": words}
+        return entries
+    again = differences(timed[next(iter(right))], timed.pop(AGAIN))
+    kept = {"before": before.as_dict(), "after": after.as_dict(), "marks": list(state.marks(before, after))}
+    for impl, one in timed.items():
+        entries[impl]["values"] = {
+            metric: {"samples": list(getattr(one, kind)), "number": 1 if metric == "host_time" else one.number}
+            for metric, (kind, _) in MEASURED.items()
+            if getattr(one, kind)
+        }
+        entries[impl] |= {"device": kept, "again": again, "notes": list(one.notes)}
+    return entries
+
+
+def differences(one: Any, two: Any) -> dict[str, float]:
+    """How far two timings of the same implementation lie apart, |log of the ratio of their medians| by metric."""
+    found = {}
+    for metric, (kind, _) in MEASURED.items():
+        if getattr(one, kind) and getattr(two, kind) and one.median(kind) > 0 and two.median(kind) > 0:
+            found[metric] = abs(math.log(one.median(kind) / two.median(kind)))
+    return found
+
+
+def _lost(module: Any) -> str:
+    """Why the device no longer answers, or an empty string."""
+    try:
+        module.synchronize()
+    except RuntimeError as error:
+        return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+    return ""
+
+
+def _without_numbers(
+    entries: dict[str, dict[str, Any]], right: Iterable[str], why: str
+) -> dict[str, dict[str, Any]]:
+    """Entries of a case whose device was lost: what was right has no numbers now."""
+    for impl in right:
+        entries[impl] = {"state": CRASHED, "reason": f"the device was lost: {why}"}
     return entries
 
 
@@ -368,6 +460,8 @@ def _record(op: Op, kind: str, case: str, impl: str, entry: Mapping[str, Any]) -
         "findings": [f[:500] for f in entry.get("findings", [])[:20]],
         "notes": entry.get("notes", [])[:20],
         "pipes": entry.get("pipes", {}),
+        "device": entry.get("device", {}),
+        "again": entry.get("again", {}),
         "versions": _versions(),
         "machine": os.environ.get("ASCEND_PERF_MACHINE", ""),
         "at": int(time.time() * 1000),

@@ -4,6 +4,9 @@ Device time comes from events around a replayed graph of calls, so that the host
 where a device cannot capture a graph, from events behind a backlog that is longer than the host needs to queue
 the calls.  Implementations are interleaved round by round, so that a clock that drifts moves all of them.
 A region in which something was compiled is no measurement and is refused.
+
+On Ascend the profiler's own duration of the kernels is kept beside the events.  A driver without timing events
+gives no device time; that is said, and nothing else takes its place.
 """
 
 from __future__ import annotations
@@ -16,11 +19,16 @@ from typing import Any
 
 import torch
 
+from . import device
 from .spec import Arguments
 
 MOST_SETS = 64  # copies of the inputs that a cold measurement walks through
 SAMPLE_US = 400.0  # a sample lasts about this long, far above an event's resolution and a graph's start
 PROBE = 5  # calls in the region that tells how long one takes
+PROFILED = 10  # calls under the profiler
+
+
+Profiled = tuple[tuple[float, ...], tuple[str, ...]]  # samples, and why there are none
 
 
 class TimingError(RuntimeError):
@@ -30,13 +38,16 @@ class TimingError(RuntimeError):
 @dataclass(frozen=True)
 class Timing:
     """Samples in microseconds a call.  warm: one input set, replayed.  cold: input sets that together exceed the
-    L2 cache.  host: until the call returned, the device idle before.  number: calls in a device sample."""
+    L2 cache.  host: until the call returned, the device idle before.  kernel: the profiler's duration of the
+    kernels, on Ascend only.  number: calls in a device sample.  notes: what could not be had, and why."""
 
     warm: tuple[float, ...]
     cold: tuple[float, ...]
     host: tuple[float, ...]
     number: int
     by_graph: bool
+    kernel: tuple[float, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def median(self, which: str = "warm") -> float:
         """Median of one kind of sample, microseconds."""
@@ -50,42 +61,100 @@ def measure(
     *,
     rounds: int = 15,
 ) -> dict[str, Timing]:
-    """Time each call on copies of `arguments` on device `place` ("cuda" or "npu").
+    """Time each call on copies of `arguments` on device `place` ("cuda", "npu" or "dry").
 
     Every call is first run twice outside the timed region, which compiles it.  Raises TimingError when a kernel
-    was compiled inside a timed region.
+    was compiled inside a timed region, or the driver has no timing events.
     """
-    module = torch.get_device_module(place)
-    sets = _input_sets(arguments, place, module)
+    module = device.module(place)
+    require_events(module, place)
+    sets = _input_sets(arguments, device.tensors(place), module)
     for call in calls.values():
-        for _ in range(2):
-            call(**sets[0])
-    module.synchronize()
+        _compile(call, sets[0], module)
     compiled = compile_count()
-    number = {name: _calls_for(call, sets[:1], place, module) for name, call in calls.items()}
-    warm = {name: _region(call, sets[:1], number[name], place, module) for name, call in calls.items()}
-    cold = {name: _region(call, sets, max(number[name], len(sets)), place, module) for name, call in calls.items()}
-    samples: dict[str, dict[str, list[float]]] = {n: {"warm": [], "cold": [], "host": []} for n in calls}
+    ready = {name: Prepared(call, sets, place, module) for name, call in calls.items()}
+    samples: dict[str, list[tuple[float, float, float]]] = {name: [] for name in calls}
     names = list(calls)
     for turn in range(rounds):
         # Another one goes first every round: the first finds the device idle and its clock low.
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            call = calls[name]
-            samples[name]["warm"].append(warm[name].sample())
-            samples[name]["cold"].append(cold[name].sample())
-            module.synchronize()
-            begin = time.perf_counter()
-            call(**sets[0])
-            samples[name]["host"].append((time.perf_counter() - begin) * 1e6)
+            samples[name].append(ready[name].sample())
     module.synchronize()
     if compile_count() != compiled:
         raise TimingError("a kernel was compiled inside a timed region; its samples mean nothing")
-    return {
-        name: Timing(
-            tuple(s["warm"]), tuple(s["cold"]), tuple(s["host"]), number[name], warm[name].graph is not None
-        )
-        for name, s in samples.items()
+    # Last, since a profiler may slow down what runs after it.
+    profiled = {
+        name: _profiled(call, sets[0], module) if place == "npu" else ((), ()) for name, call in calls.items()
     }
+    return {
+        name: Timing(*zip(*taken), ready[name].number, ready[name].by_graph, *profiled[name])
+        for name, taken in samples.items()
+    }
+
+
+def _compile(call: Callable[..., Any], inputs: Arguments, module: Any) -> None:
+    for _ in range(2):
+        call(**inputs)
+    module.synchronize()
+
+
+def prepare(call: Callable[..., Any], arguments: Arguments, place: str) -> Prepared:
+    """One call, compiled and ready to give samples, for a schedule of the caller's own."""
+    module = device.module(place)
+    require_events(module, place)
+    sets = _input_sets(arguments, device.tensors(place), module)
+    _compile(call, sets[0], module)
+    return Prepared(call, sets, place, module)
+
+
+class Prepared:
+    """A call with its regions: one input set warm, all of them cold.  number: calls in a device sample."""
+
+    def __init__(self, call: Callable[..., Any], sets: list[Arguments], place: str, module: Any) -> None:
+        self.number = _calls_for(call, sets[:1], place, module)
+        self._warm = _region(call, sets[:1], self.number, place, module)
+        self._cold = _region(call, sets, max(self.number, len(sets)), place, module)
+        self._once = lambda: call(**sets[0])
+        self._module = module
+
+    @property
+    def by_graph(self) -> bool:
+        """Whether the calls were captured in a graph."""
+        return self._warm.graph is not None
+
+    def sample(self) -> tuple[float, float, float]:
+        """Microseconds of one call: warm, cold, host."""
+        warm, cold = self._warm.sample(), self._cold.sample()
+        self._module.synchronize()
+        begin = time.perf_counter()
+        self._once()
+        return warm, cold, (time.perf_counter() - begin) * 1e6
+
+
+def require_events(module: Any, place: str) -> None:
+    """Raise TimingError unless the device's events tell time."""
+    try:
+        begin, end = (module.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        end.record()
+        end.synchronize()
+        begin.elapsed_time(end)
+    except (AttributeError, TypeError, NotImplementedError, RuntimeError) as error:
+        module.synchronize()  # a lost device is another matter
+        words = f"{place}: no timing events, so no device time can be taken ({error})"
+        raise TimingError(f"{words}; update the driver and torch's module of the device") from error
+
+
+def _profiled(
+    call: Callable[..., Any], inputs: Arguments, module: Any
+) -> tuple[tuple[float, ...], tuple[str, ...]]:
+    from . import profiler
+
+    try:
+        return profiler.kernel_times(lambda: call(**inputs), PROFILED, module), ()
+    except (ImportError, AttributeError, TypeError, OSError, RuntimeError) as error:
+        module.synchronize()  # a lost device is another matter
+        return (), (f"no duration from the profiler: {type(error).__name__}: {error}",)
 
 
 def compile_count() -> int:
@@ -153,7 +222,7 @@ def _region(call: Callable[..., Any], sets: list[Arguments], number: int, place:
         for i in range(number):
             call(**sets[i % len(sets)])
 
-    kind = getattr(module, "CUDAGraph" if place == "cuda" else "NPUGraph", None)
+    kind = getattr(module, "NPUGraph" if place == "npu" else "CUDAGraph", None)
     graph = None
     if kind is not None:
         try:
@@ -162,6 +231,8 @@ def _region(call: Callable[..., Any], sets: list[Arguments], number: int, place:
                 calls()
             graph.replay()
             module.synchronize()
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError:  # the call waits for the device or copies from the host: no graph of it
             graph = None
             module.synchronize()

@@ -11,6 +11,7 @@ import numpy as np
 
 from dashboards.detect import estimate_noise
 from dashboards.events import SAME_CODE
+from dashboards.pages import devices
 from dashboards.pages.kernel import status_table
 from dashboards.pages.markup import Markup, dim, join, page, table, tag, text
 from dashboards.pages.view import View
@@ -26,6 +27,7 @@ def render(view: View, foot: Markup) -> str:
     parts = [
         tag("h1", "Health"),
         _machines(view),
+        devices.section(view),
         _noise(view),
         _same_code(view),
         _failures(view),

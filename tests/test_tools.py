@@ -1,0 +1,424 @@
+"""Tools for a machine with a device, tried without one: in dry mode, with fake programs, their parsers alone."""
+
+import copy
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import fake_programs as fake
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dashboards.results import load
+
+ROOT = Path(__file__).parent.parent
+TOOLS = ROOT / "tools"
+OP = "assign_draft_cache_locs"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def path():
+    sys.path.insert(0, str(TOOLS))
+    yield
+    sys.path.remove(str(TOOLS))
+
+
+def tool(name, *arguments, code=0, timeout=240, **more):
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHON": sys.executable, **more}
+    env.pop("TRITON_INTERPRET", None)
+    command = [str(TOOLS / name)] if name.endswith(".sh") else [sys.executable, str(TOOLS / name)]
+    done = subprocess.run(
+        [*command, *map(str, arguments)], capture_output=True, text=True, env=env, timeout=timeout
+    )
+    assert done.returncode == code, done.stdout[-2000:] + done.stderr[-2000:]
+    return done
+
+
+# ---- reports of compute-sanitizer
+
+CLEAN = """\
+========= COMPUTE-SANITIZER
+== job a b c
+== done a b c
+========= ERROR SUMMARY: 0 errors
+"""
+MEMCHECK = """\
+========= COMPUTE-SANITIZER
+== job assign ragged derived
+========= Invalid __global__ write of size 4 bytes
+=========     at assign_kernel+0x3f0 in assign.py:48
+=========     by thread (12,0,0) in block (3,0,0)
+=========     Access to 0x7f2c00000414 is out of bounds
+=========     and is 21 bytes after the nearest allocation at 0x7f2c00000000 of size 1024 bytes
+=========     Saved host backtrace up to driver entry point at kernel launch time
+=========         Host Frame: cuLaunchKernelEx [0x2f0a10] in libcuda.so.1
+=========\x20
+========= Program hit CUDA_ERROR_LAUNCH_FAILED (error 719) due to "unspecified launch failure" on CUDA API call.
+=========     Saved host backtrace up to driver entry point at error
+=========\x20
+== unexpected RuntimeError: ['CUDA error: unspecified launch failure']
+== done assign ragged derived
+========= Target application returned an error
+========= ERROR SUMMARY: 2 errors
+========= ERROR SUMMARY: 1,000 errors were not printed. Use --print-limit option to adjust the number
+"""
+RACECHECK = """\
+========= COMPUTE-SANITIZER
+== job gather k2 tokens
+========= Error: Race reported between Write access at gather_kernel+0x210 in g.py:9
+=========     and Read access at gather_kernel+0x2b0 in g.py:11 [4096 hazards]
+=========
+========= Warning: Race reported between Read access at gather_kernel+0x10
+=========     and Write access at gather_kernel+0x20 [1 hazards]
+=========
+== done gather k2 tokens
+========= RACECHECK SUMMARY: 2 hazards displayed (1 error, 1 warning)
+"""
+INITCHECK = """\
+========= COMPUTE-SANITIZER
+== job seed short rows
+========= Uninitialized __global__ memory read of size 2 bytes
+=========     at seed_kernel+0x90
+=========     by thread (0,0,0) in block (0,0,0)
+=========     Address 0x7f0000000200
+=========
+== done seed short rows
+========= ERROR SUMMARY: 1 error
+"""
+REFUSED = "========= Error: Device not supported. Please refer to the documentation.\n"
+
+
+@pytest.mark.parametrize(
+    "text, whats, counted, finished",
+    [
+        (CLEAN, [], 0, True),
+        (MEMCHECK, ["Invalid __global__ write of size 4 bytes", "Program hit CUDA_ERROR_LAUNCH_FAILED",
+                    "Target application returned an error"], 2, True),
+        (RACECHECK, ["Error: Race reported between Write", "Warning: Race reported between Read"], 2, True),
+        (INITCHECK, ["Uninitialized __global__ memory read of size 2 bytes"], 1, True),
+        (REFUSED, ["Error: Device not supported"], 0, False),
+        ("", [], 0, False),
+        (MEMCHECK.partition("========= Program")[0], ["Invalid __global__ write"], 0, False),
+    ],
+)  # fmt: skip
+def test_reports_are_read(text, whats, counted, finished):
+    import gpu_sanitize
+
+    found = gpu_sanitize.read(text, "t")
+    assert [one.what[: len(what)] for one, what in zip(found.reports, whats)] == whats
+    assert (len(found.reports), found.counted, found.finished) == (len(whats), counted, finished)
+
+
+def test_a_report_knows_its_job_kernel_and_place():
+    import gpu_sanitize
+
+    first = gpu_sanitize.read(MEMCHECK, "memcheck").reports[0]
+    assert first.where == "assign ragged derived" and first.tool == "memcheck"
+    assert first.details[0] == "at assign_kernel+0x3f0 in assign.py:48"
+    assert first.details[3].startswith("and is 21 bytes after")
+
+
+@pytest.mark.parametrize(
+    "text, wanted, words",
+    [
+        (CLEAN, ["a b c"], []),
+        (CLEAN, ["a b c", "d e f"], ["1 jobs were not done, first d e f"]),
+        ("== job a b c\n== done a b c\n", ["a b c"], ["came to no summary"]),
+        ("========= ERROR SUMMARY: 3 errors\n", [], ["counts 3, nothing was printed"]),
+        (MEMCHECK, ["assign ragged derived"], ["Invalid", "Program hit", "Target", "not refused"]),
+    ],
+)
+def test_only_a_summary_of_nothing_after_every_job_is_clean(text, wanted, words):
+    import gpu_sanitize
+
+    said = gpu_sanitize.troubles(gpu_sanitize.read(text, "t"), wanted, 0)
+    assert len(said) == len(words) and all(word in one for word, one in zip(words, said))
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [*MEMCHECK.splitlines(), *RACECHECK.splitlines(), *INITCHECK.splitlines(), "noise", "", "="]
+        ),
+        max_size=40,
+    )
+)
+def test_any_mixture_of_lines_is_read_and_no_error_line_is_lost(lines):
+    import gpu_sanitize
+
+    found = gpu_sanitize.read("\n".join(lines), "t")
+    heads = ("Invalid __", "Error: Race", "Warning: Race", "Uninitialized __", "Program hit", "Target app")
+    wanted = sum(any(line.startswith(f"========= {head}") for head in heads) for line in lines)
+    assert len(found.reports) == wanted
+    assert found.finished == any("SUMMARY" in line and "not printed" not in line for line in lines) or any(
+        "not printed" in line for line in lines
+    )
+
+
+SANITIZER = """#!/bin/sh
+# Takes a sanitizer's options off and runs the rest, then says what it is told to.
+while [ "$1" != "{python}" ]; do shift; done
+echo "========= COMPUTE-SANITIZER"
+{before}
+"$@"
+{after}
+"""
+
+
+@pytest.mark.parametrize(
+    "before, after, code, words",
+    [
+        ("", 'echo "========= ERROR SUMMARY: 0 errors"', 0, "| memcheck | 4 | 4 | 0 |"),
+        (
+            'echo "========= Invalid __global__ read of size 8 bytes"; echo "=========     at k+0x1"',
+            'echo "========= ERROR SUMMARY: 1 error"; exit 77', 1, "Invalid __global__ read of size 8 bytes",
+        ),
+        ("exit 1", "", 1, "came to no summary (exit code 1)"),
+    ],
+    ids=["clean", "a report", "ends at once"],
+)  # fmt: skip
+def test_a_sanitizer_end_to_end(tmp_path, before, after, code, words):
+    script = SANITIZER.format(python=sys.executable, before=before, after=after)
+    program = fake.program(tmp_path, "compute-sanitizer", script)
+    arguments = ["--dry", "--sanitizer", program, "--tools", "memcheck", "--ops", OP, "--fuzz", 2]
+    done = tool("gpu_sanitize.py", *arguments, "--json", tmp_path / "s.json", code=code)
+    assert words in done.stdout
+    [run] = json.loads((tmp_path / "s.json").read_text())["runs"]
+    assert (run["troubles"] == []) == (code == 0)
+
+
+def test_metadata_near_the_end_of_int32_is_refused(monkeypatch):
+    """Found by fuzzing: the end of the span wrapped, and the check let it pass."""
+    import torch
+
+    from ascend_kernels.registry import OPS
+
+    op = OPS["assign_paged_draft_cache_locs"]
+    arguments = op.cases["5x4x3-page16"].arguments()
+    arguments["seq_lens"] = torch.tensor([2**31 - 1, 63, 65, 80, 3], dtype=torch.int32)
+    with pytest.raises(ValueError, match="seq_lens"):
+        op.call(**arguments, validate=True)
+
+
+@given(st.integers(0, 10_000), st.integers(0, 2))
+def test_fuzzed_metadata_keeps_types_and_leaves_the_original_alone(seed, which):
+    import gpu_sanitize
+    import torch
+
+    from ascend_kernels.registry import OPS
+
+    op = list(OPS.values())[which]
+    case = op.cases[next(iter(op.cases))]
+    given_arguments, same = case.arguments(), case.arguments()
+    changed = gpu_sanitize.fuzzed(given_arguments, seed)
+    again = gpu_sanitize.fuzzed(case.arguments(), seed)
+    for name, value in same.items():
+        if isinstance(value, torch.Tensor):
+            assert changed[name].dtype == value.dtype
+            assert torch.equal(given_arguments[name], value)
+            assert torch.equal(changed[name].nan_to_num(), again[name].nan_to_num())
+
+
+# ---- comparison
+
+ROW = {
+    "op": "assign_req_to_token_pool",
+    "family": "token_pool",
+    "case": "extend-1024x4096",
+    "state": "ok",
+    "reason": "",
+}
+
+
+def comparison(**times):
+    """A run in which every target is met; `times` are microseconds by implementation."""
+    us = {"derived": 10.0, "plain": 10.2, "torch form": 40.0, **times}
+    roles = {"derived": "op", "plain": "twin", "torch form": "baseline"}
+    rows = [
+        {
+            **ROW,
+            "impl": impl,
+            "role": roles[impl],
+            "bytes": 4 * 10**7,
+            "warm_us": value,
+            "cold_us": value,
+            "host_us": 9.0,
+        }
+        for impl, value in us.items()
+    ]
+    other = [{**row, "op": "assign_extend_cache_locs"} for row in copy.deepcopy(rows)]
+    return {
+        "version": 1, "dry": False, "commit": "c" * 40, "rows": [*rows, *other], "floors": {},
+        "copy_bytes_a_second": 4e12, "empty_us": 2.0, "empty_host_us": 9.0, "large_cases_expected": True,
+        "device": {"after": {"name": "Some GPU", "driver": "1", "toolkit": "2", "clock_mhz": 1980.0}},
+        "versions": {"torch": "2.11", "triton": "3.6"},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (lambda found: None, None),
+        (lambda found: found["rows"][2].update(cold_us=9.9), "torch form 9.90 us"),
+        (lambda found: found["rows"][1].update(warm_us=9.6), "twin plain 9.60 us"),
+        (lambda found: found["rows"][1].update(warm_us=9.8), None),
+        (lambda found: found.update(copy_bytes_a_second=7e12), "57% of copy bandwidth, 60% is the target"),
+        (lambda found: found["rows"][0].update(state="wrong result", reason="off by one"), "off by one"),
+        (
+            lambda found: found.update(rows=found["rows"][:3]),
+            "assign_extend_cache_locs extend-1024x4096: not measured",
+        ),
+        (
+            lambda found: [row.update(case="decode", bytes=100) for row in found["rows"][:3]],
+            "10.00 us, an empty kernel takes 2.00 us",
+        ),
+    ],
+)
+def test_every_target_is_checked(change, words):
+    import gpu_compare
+
+    found = comparison()
+    change(found)
+    said = gpu_compare.misses(found)
+    assert (said == []) if words is None else any(words in one for one in said), said
+
+
+def test_noise_of_the_run_is_no_miss():
+    import gpu_compare
+
+    found = comparison()
+    found["rows"][2]["cold_us"] = 9.9
+    found["floors"] = {"assign_req_to_token_pool extend-1024x4096": 0.02}
+    assert gpu_compare.misses(found) == []
+
+
+def test_the_page_is_written_from_the_results_and_never_from_a_dry_run(tmp_path):
+    page = tmp_path / "devices.md"
+    page.write_text("# Devices\n\n<!-- begin of gpu_compare -->\nold\n<!-- end of gpu_compare -->\n\nMore.\n")
+    (tmp_path / "c.json").write_text(json.dumps(comparison()))
+    for _ in range(2):  # writing again changes nothing
+        tool("gpu_compare.py", "--from", tmp_path / "c.json", "--docs", page)
+        text = page.read_text()
+        assert text.startswith("# Devices\n") and text.endswith("\n\nMore.\n") and "\nold\n" not in text
+        assert "Copy bandwidth 4.00 TB/s" in text and "SM clock 1980 MHz" in text
+        assert (
+            "| assign_req_to_token_pool | extend-1024x4096 | 10.00 | 10.00 | 100% | 40.00 |  | 10.20 (plain) |"
+            in text
+        )
+        assert "Every target is met." in text
+    (tmp_path / "c.json").write_text(json.dumps({**comparison(), "dry": True}))
+    done = tool("gpu_compare.py", "--from", tmp_path / "c.json", "--docs", page, code=4)
+    assert "dry" in done.stderr and page.read_text() == text
+
+
+@pytest.mark.parametrize("name", ["gpu_compare.py", "gpu_history.py", "gpu_sanitize.py"])
+def test_without_a_device_a_tool_says_so(name):
+    assert "--dry tries it without one" in tool(name, code=4, ASCEND_KERNELS_DEVICE="cpu").stderr
+
+
+# ---- everything in one run, and a machine without a network
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory):
+    out = tmp_path_factory.mktemp("all")
+    done = tool("gpu_all.sh", out, "--dry", "--ops", OP, LAST="2", FUZZ="1")
+    return out, done.stdout
+
+
+@pytest.mark.slow
+def test_all_parts_in_one_dry_run(everything):
+    out, said = everything
+    assert [line.split()[:3] for line in (out / "summary.txt").read_text().splitlines()] == [
+        [name, "exit", "0"] for name in ("compare", "history", "sanitize")
+    ]
+    assert str(out / "devices.tar.gz") in said
+    with tarfile.open(out / "devices.tar.gz") as packed:
+        names = {Path(name).name for name in packed.getnames()}
+    assert {"doctor.json", "compare.json", "history.json", "sanitize.json", "summary.txt", "compare.log"} <= names
+    compare = json.loads((out / "compare.json").read_text())
+    assert compare["dry"] and compare["complete"] and compare["misses"] == []
+    assert {row["impl"] for row in compare["rows"]} == {"derived", "torch form"}
+    assert json.loads((out / "doctor.json").read_text())["checks"]
+
+
+@pytest.mark.slow
+def test_limits_of_all_parts_are_under_twenty_minutes():
+    text = (TOOLS / "gpu_all.sh").read_text()
+    limits = [int(line.split()[2]) for line in text.splitlines() if line.startswith("part ")]
+    assert len(limits) == 3 and sum(limits) + 60 < 20 * 60
+
+
+@pytest.mark.slow
+def test_a_history_becomes_plain_asv_results(everything, tmp_path):
+    out, _ = everything
+    history = json.loads((out / "history.json").read_text())
+    assert len(history["commits"]) == 2 and history["complete"]
+    for _ in range(2):  # writing it twice adds nothing
+        tool("gpu_history.py", "--from", out / "history.json", "--results", tmp_path / "results")
+    found = load(tmp_path / "results", ROOT, cache=None)
+    assert not found.problems and found.machines == ("dry-run",)
+    assert [one.hash for one in found.commits] == [one["hash"] for one in history["commits"]]
+    assert {one.metric for one in found.series} == {"device_time", "device_time_cold", "host_time"}
+    assert {one.title.partition("(")[0] for one in found.series} == {
+        f"bench_token_pool.MeasuredAssignDraftCacheLocs.track_{metric}"
+        for metric in ("device_time", "device_time_cold", "host_time")
+    }
+    row = next(at for at, one in enumerate(found.series) if one.metric == "device_time")
+    entry = history["entries"][0]
+    assert found.value[row, 0] == pytest.approx(sorted(sample[0] for sample in entry["samples"])[0])
+    assert found.detail(row, 0).device["after"]["name"] == "dry run"
+    assert found.detail(row, 0).again["device_time"] == 0.0
+    lines = (tmp_path / "results" / "states" / f"{found.commits[0].hash}.jsonl").read_text().splitlines()
+    assert len(lines) == len(set(lines)) == 1
+
+
+@pytest.mark.slow
+def test_there_and_back_without_git_network_or_device(tmp_path):
+    done = tool("carry.py", "pack", tmp_path / "carry", "--last", 1, "--no-wheels")
+    assert "1 commit," in done.stdout
+    assert not subprocess.run(
+        ["git", "-C", str(ROOT), "for-each-ref", "refs/carry"], capture_output=True, text=True
+    ).stdout
+    script = tmp_path / "carry" / "run.sh"
+    env = {
+        **{k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "TRITON_INTERPRET")},
+        "PYTHON": sys.executable, "ASCEND_KERNELS_DEVICE": "dry",
+    }  # fmt: skip
+    command = [str(script), str(tmp_path / "out"), "--no-asv", "--dry", "--ops", OP]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=240, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr + (tmp_path / "out" / "history.log").read_text()
+    archive = tmp_path / "out" / "results.tar.gz"
+    assert done.stdout.splitlines()[-1] == str(archive)
+    tool("carry.py", "bring", archive, tmp_path / "home")
+    found = load(tmp_path / "home", ROOT, cache=None)
+    assert len(found.commits) == 1 and not found.problems
+    assert "0 files" in tool("carry.py", "bring", archive, tmp_path / "home").stdout
+    result = next((tmp_path / "home" / "dry-run").glob("*-host-*.json"))
+    result.write_text("{}")
+    done = tool("carry.py", "bring", archive, tmp_path / "home", code=1)
+    assert f"left alone, another file is there: dry-run/{result.name}" in done.stdout
+    assert result.read_text() == "{}"
+
+
+@pytest.mark.parametrize(
+    "name, kind, words",
+    [
+        ("../outside.json", tarfile.REGTYPE, "no results file"),
+        ("/tmp/outside.json", tarfile.REGTYPE, "no results file"),
+        ("a/link.json", tarfile.SYMTYPE, "no results file"),
+        ("a/run.sh", tarfile.REGTYPE, "no results file"),
+    ],
+)
+def test_an_archive_with_anything_else_is_refused(tmp_path, name, kind, words):
+    with tarfile.open(tmp_path / "bad.tar.gz", "w:gz") as packed:
+        member = tarfile.TarInfo(name)
+        member.type, member.linkname = kind, "/etc/passwd"
+        packed.addfile(member)
+    done = tool("carry.py", "bring", tmp_path / "bad.tar.gz", tmp_path / "results", code=4)
+    assert words in done.stderr
+    assert not list((tmp_path / "results").rglob("*")) and not (tmp_path / "outside.json").exists()

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Everything that needs a device, in one run of under 20 minutes; what is done is kept when a part is cut short.
+#
+#   tools/gpu_all.sh OUT [--dry] [--specimens FOLDER] [--ops NAME,...]
+#
+# OUT gets doctor.json, compare.json, history.json, sanitize.json, sanitize-*.txt, a log of each part, summary.txt
+# and all of it as devices.tar.gz.  Exit code: 0 every part ended with 0, 1 some did not, 4 usage.
+set -uo pipefail
+here="$(cd "$(dirname "$0")/.." && pwd)"
+python="${PYTHON:-python3}"
+export PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
+
+[ $# -ge 1 ] && [ "${1#-}" = "$1" ] || { sed -n '4,7s/^# \{0,1\}//p' "$0" >&2; exit 4; }
+out="$1"; shift
+dry= ops= specimens=
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --dry) dry=--dry; shift ;;
+    --ops) ops="$2"; shift 2 ;;
+    --specimens) specimens="$(cd "$2" && pwd)"; shift 2 ;;
+    *) echo "gpu_all: unknown option $1" >&2; exit 4 ;;
+  esac
+done
+mkdir -p "$out" && out="$(cd "$out" && pwd)" || exit 4
+[ -z "$dry" ] || export ASCEND_KERNELS_DEVICE=dry
+: > "$out/summary.txt"
+worst=0
+
+part() {  # name, seconds, command...: the command is stopped at its limit and the next part begins
+  local name="$1" limit="$2" begin code
+  shift 2
+  begin=$SECONDS
+  timeout --kill-after=10 "$limit" "$@" > "$out/$name.log" 2>&1
+  code=$?
+  [ $code -eq 0 ] || worst=1
+  printf '%-10s exit %-4s %4s s of %s\n' "$name" "$code" "$((SECONDS - begin))" "$limit" | tee -a "$out/summary.txt"
+}
+
+set --
+[ -z "$ops" ] || set -- "$@" --ops "$ops"
+[ -z "$dry" ] || set -- "$@" --dry
+cd "$here"
+"$python" -m dashboards.cli doctor --json > "$out/doctor.json" 2> "$out/doctor.log" || echo "doctor: no mode works" | tee -a "$out/summary.txt"
+part compare 400 "$python" tools/gpu_compare.py --json "$out/compare.json" --seconds 380 "$@"
+history=(--last "${LAST:-12}")
+[ -z "$specimens" ] || history=(--specimens "$specimens")
+part history 330 "$python" tools/gpu_history.py --json "$out/history.json" --seconds 310 "${history[@]}" "$@"
+part sanitize 390 "$python" tools/gpu_sanitize.py --json "$out/sanitize.json" --seconds 370 --fuzz "${FUZZ:-20}" "$@"
+(cd "$out" && tar -czf devices.tar.gz --exclude=devices.tar.gz ./*)
+echo "$out/devices.tar.gz"
+exit $worst

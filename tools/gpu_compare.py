@@ -1,0 +1,339 @@
+"""Every op side by side in one run: its implementations and twins, the torch form, the one-program-a-row kernel,
+an empty kernel and the copy bandwidth.  Verdict first, then times; targets are checked and misses printed.
+
+    python tools/gpu_compare.py --json compare.json [--ops NAME,...] [--seconds 400]
+    python tools/gpu_compare.py --from compare.json --docs docs/devices.md   # write the table of a run, no device
+    python tools/gpu_compare.py --dry --json compare.json                    # try it without a device
+
+Results are kept after every case, so a run that is cut short has what it measured.  Exit code: 0 all targets
+met, 1 misses or wrong results, 3 nothing measured, 4 usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+if "--dry" in sys.argv:
+    os.environ["ASCEND_KERNELS_DEVICE"] = "dry"
+
+import ascend_kernels  # noqa: F401  before triton, which binds to interpreter or compiler when it is imported
+from ascend_kernels.harness import device, gate, isolated, state, timing
+from ascend_kernels.harness.launch import launch
+from ascend_kernels.harness.spec import Op, Twin
+from ascend_kernels.registry import OPS
+
+TORCH, ROWS, AGAIN = "torch form", "one program a row", "(again)"
+COPY_BYTES = 1 << 30
+# Targets, as in docs/devices.md.
+COPY_SHARE = 0.60  # of copy bandwidth, of the two large copies of the token pool
+LARGE = {("assign_req_to_token_pool", "extend-1024x4096"), ("assign_extend_cache_locs", "extend-1024x4096")}
+OVER_EMPTY = 0.10  # a launch-bound case of the token pool over an empty kernel's time
+LAUNCH_BOUND = 0.10  # its bytes at copy bandwidth take less than this share of an empty kernel
+OVER_TWIN = 0.03
+BEGIN, END = "<!-- begin of gpu_compare -->", "<!-- end of gpu_compare -->"
+
+
+def baseline(place: str) -> dict[str, Any]:
+    """Copy bandwidth in bytes a second, read and written, and the time of an empty kernel in microseconds."""
+    import torch
+    import triton
+
+    @triton.jit
+    def empty_kernel(out):
+        pass
+
+    size = 1 << 16 if place == "dry" else COPY_BYTES
+    source = torch.ones(size, dtype=torch.uint8, device=device.tensors(place))
+    target = torch.zeros_like(source)
+    calls: dict[str, Callable[..., Any]] = {
+        "copy": lambda: target.copy_(source),
+        "empty": lambda: launch(empty_kernel, (1,), {"out": target}),
+    }
+    found = timing.measure(calls, {}, place, rounds=2 if place == "dry" else 20)
+    return {
+        "copy_bytes_a_second": 2 * size / (found["copy"].median() * 1e-6),
+        "empty_us": found["empty"].median(),
+        "empty_host_us": found["empty"].median("host"),
+    }
+
+
+def with_baselines(op: Op, case: str) -> Op:
+    """The op with its torch form and its one-program-a-row kernel among the twins."""
+    import row_kernels
+
+    more = {}
+    rows = row_kernels.of(op.cases[case].arguments()).get(op.name)
+    for name, form in ((TORCH, op.torch_form), (ROWS, rows)):
+        if form is not None:
+            more[name] = Twin(_without_validate(form), pattern=name)
+    return dataclasses.replace(op, twins={**op.twins, **more})
+
+
+def _without_validate(form: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda validate=False, **arguments: form(**arguments)
+
+
+def compare_case(op: Op, case: str, place: str) -> dict[str, Any]:
+    """Verdicts and times of one case."""
+    import torch
+
+    if place == "dry":
+        torch.set_num_threads(1)
+    module = device.module(place)
+    op = with_baselines(op, case)
+    right, states, reasons = {}, {}, {}
+    for name, call in op.calls().items():
+        verdict = gate.verify(op, case, name)
+        states[name], reasons[name] = verdict.state, verdict.reason[:300]
+        if verdict.ok:
+            right[name] = call
+    arguments = op.cases[case].arguments()
+    before = state.read(place, module)
+    first = next(iter(right), None)
+    timed: dict[str, timing.Timing] = {}
+    if first is not None:
+        calls = {**right, AGAIN: right[first]}
+        timed = timing.measure(calls, arguments, place, rounds=2 if place == "dry" else 15)
+    after = state.read(place, module)
+    again = timed.pop(AGAIN, None)
+    floor = abs(math.log(again.median("cold") / timed[first].median("cold"))) if again and first else 0.0
+    moved = op.bytes_moved(arguments) if op.bytes_moved else None
+    rows = []
+    for name in op.calls():
+        role = "baseline" if name in (TORCH, ROWS) else "twin" if name in op.twins else "op"
+        row: dict[str, Any] = {
+            "op": op.name, "family": op.family, "case": case, "impl": name, "role": role, "state": states[name],
+            "reason": reasons[name], "bytes": moved,
+        }  # fmt: skip
+        if name in timed:
+            one = timed[name]
+            row |= {"warm_us": one.median("warm"), "cold_us": one.median("cold"), "host_us": one.median("host")}
+            row |= {"samples": {k: list(getattr(one, k)) for k in ("warm", "cold", "host")}, "graph": one.by_graph}
+        rows.append(row)
+    device_state = {
+        "before": before.as_dict(),
+        "after": after.as_dict(),
+        "marks": list(state.marks(before, after)),
+    }
+    return {"rows": rows, "floor": floor, "device": device_state}
+
+
+def misses(found: dict[str, Any]) -> list[str]:
+    """Targets that were not reached, one sentence each."""
+    said = []
+    cases: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in found["rows"]:
+        cases.setdefault((row["op"], row["case"]), []).append(row)
+        if row["role"] == "op" and row["state"] not in ("ok", "unsupported here"):
+            said.append(f"{row['op']} {row['case']} {row['impl']}: {row['state']}: {row['reason']}")
+    copy, empty = found.get("copy_bytes_a_second"), found.get("empty_us")
+    for (op, case), rows in cases.items():
+        timed = {row["impl"]: row for row in rows if "warm_us" in row}
+        own = next((row for row in rows if row["role"] == "op" and "warm_us" in row), None)
+        if own is None:
+            continue
+        noise = found.get("floors", {}).get(f"{op} {case}", 0.0)
+        for which in ("warm_us", "cold_us"):
+            word = which[:4]
+            by_torch = timed.get(TORCH)
+            if by_torch and own[which] > by_torch[which] * (1 + noise):
+                said.append(f"{op} {case}: {own[which]:.2f} us {word}, torch form {by_torch[which]:.2f} us")
+            twins = [row for row in timed.values() if row["role"] == "twin"]
+            best = min(twins, key=lambda row: row[which], default=None)
+            if best and own[which] > best[which] * (1 + max(OVER_TWIN, noise)):
+                said.append(f"{op} {case}: {own[which]:.2f} us {word}, twin {best['impl']} {best[which]:.2f} us")
+        if copy and own["bytes"]:
+            share = own["bytes"] / (own["cold_us"] * 1e-6) / copy
+            if (op, case) in LARGE and share < COPY_SHARE:
+                said.append(f"{op} {case}: {share:.0%} of copy bandwidth, {COPY_SHARE:.0%} is the target")
+            small = empty and own["bytes"] / copy * 1e6 < LAUNCH_BOUND * empty
+            if small and own["family"] == "token_pool" and own["warm_us"] > (1 + OVER_EMPTY) * empty:
+                said.append(f"{op} {case}: {own['warm_us']:.2f} us, an empty kernel takes {empty:.2f} us")
+    if found.get("large_cases_expected"):
+        measured = {key for key, rows in cases.items() if any("warm_us" in row for row in rows)}
+        said += [f"{op} {case}: not measured" for op, case in sorted(LARGE - measured)]
+    return said
+
+
+def table(found: dict[str, Any]) -> str:
+    """Markdown of a run: facts, then one line a case."""
+    after = found["device"].get("after", {})
+    facts = ", ".join(
+        str(part)
+        for part in (
+            after.get("name"), f"driver {after.get('driver')}", f"toolkit {after.get('toolkit')}",
+            f"SM clock {after['clock_mhz']:.0f} MHz" if after.get("clock_mhz") else None,
+            f"torch {found['versions']['torch']}", f"triton {found['versions']['triton']}",
+        )
+        if part
+    )  # fmt: skip
+    lines = [
+        f"{facts}, commit `{found['commit'][:10]}`.",
+        f"Copy bandwidth {found['copy_bytes_a_second'] / 1e12:.2f} TB/s read and written, an empty kernel "
+        f"{found['empty_us']:.2f} us on the device and {found['empty_host_us']:.1f} us on the host.",
+        "Medians in us; warm: inputs in L2, cold: beyond it.",
+        "",
+        "| op | case | warm | cold | of copy | torch form, cold | one program a row, cold | best twin, cold |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    cases: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in found["rows"]:
+        cases.setdefault((row["op"], row["case"]), []).append(row)
+    for (op, case), rows in cases.items():
+        own = next((row for row in rows if row["role"] == "op" and "warm_us" in row), None)
+        if own is None:
+            lines.append(f"| {op} | {case} | {rows[0]['state']} | | | | | |")
+            continue
+        cold = {row["impl"]: f"{row['cold_us']:.2f}" for row in rows if "cold_us" in row}
+        twins = [row for row in rows if row["role"] == "twin" and "cold_us" in row]
+        best = min(twins, key=lambda row: row["cold_us"], default=None)
+        share = (
+            f"{own['bytes'] / (own['cold_us'] * 1e-6) / found['copy_bytes_a_second']:.0%}" if own["bytes"] else ""
+        )
+        twin = f"{best['cold_us']:.2f} ({best['impl']})" if best else ""
+        words = (
+            f"{own['warm_us']:.2f} | {own['cold_us']:.2f} | {share} | {cold.get(TORCH, '')} | {cold.get(ROWS, '')}"
+        )
+        lines.append(f"| {op} | {case} | {words} | {twin} |")
+    said = misses(found)
+    lines += ["", f"Targets missed: {len(said)}." if said else "Every target is met."]
+    return "\n".join([*lines, *(f"- {one}" for one in said)])
+
+
+def write_docs(page: Path, found: dict[str, Any]) -> None:
+    """Put the table of a run between the marks of a page."""
+    if found.get("dry"):
+        raise ValueError("that run was a dry one: its times mean nothing and go into no page")
+    text = page.read_text()
+    if BEGIN not in text or END not in text:
+        raise ValueError(f"{page} has no marks {BEGIN} and {END}")
+    head, _, rest = text.partition(BEGIN)
+    page.write_text(f"{head}{BEGIN}\n{table(found)}\n{END}{rest.partition(END)[2]}")
+
+
+def keep(place: Path | None, found: dict[str, Any]) -> None:
+    """Write what there is so far, whole or not at all."""
+    if place:
+        part = place.with_suffix(".part")
+        part.write_text(json.dumps(found, indent=1))
+        part.replace(place)
+
+
+def run(given: argparse.Namespace) -> int:
+    """Measure; the exit code."""
+    import torch
+    import triton
+
+    place = device.kind()
+    if place == "cpu":
+        print("gpu_compare: no GPU or NPU here; --dry tries it without one", file=sys.stderr)
+        return 4
+    only = {name for name in (given.ops or "").split(",") if name}
+    ops = {op.name: op for op in OPS.values() if not only or op.name in only}
+    if only - set(ops):
+        print(f"gpu_compare: no op {', '.join(sorted(only - set(ops)))}", file=sys.stderr)
+        return 4
+    dry = place == "dry"
+    jobs: list[tuple[str, str]] = [("", "baseline")]
+    for op in ops.values():
+        jobs += [(op.name, case) for case in (op.quick_cases()[:1] if dry else op.timed_cases())]
+    begin = time.monotonic()
+    found: dict[str, Any] = {
+        "version": 1, "dry": dry, "commit": _commit(), "complete": False, "rows": [], "floors": {}, "device": {},
+        "marks": [], "large_cases_expected": not dry and not only,
+        "versions": {"torch": torch.__version__, "triton": triton.__version__},
+    }  # fmt: skip
+
+    def work(job: tuple[str, str]) -> dict[str, Any]:
+        return baseline(place) if not job[0] else compare_case(ops[job[0]], job[1], place)
+
+    out_of_time = False
+    for (name, case), outcome, reason in isolated.each(jobs, work, seconds=300):
+        if outcome is None:
+            print(f"{name} {case}: {reason}", flush=True)
+            op = ops.get(name)
+            if op:
+                found["rows"].append(
+                    {"op": name, "family": op.family, "case": case, "impl": op.implementations[0], "role": "op",
+                     "state": "crashed or timed out", "reason": reason, "bytes": None}
+                )  # fmt: skip
+        elif not name:
+            found |= outcome
+        else:
+            found["rows"] += outcome["rows"]
+            found["floors"][f"{name} {case}"] = outcome["floor"]
+            found["device"] = found["device"] or outcome["device"]
+            found["device"]["after"] = outcome["device"]["after"]
+            found["marks"] += [f"{name} {case}: {mark}" for mark in outcome["device"]["marks"]]
+            times = {row["impl"]: row["cold_us"] for row in outcome["rows"] if "cold_us" in row}
+            print(f"{name} {case}: " + ", ".join(f"{k} {v:.2f}" for k, v in times.items()) + " us", flush=True)
+        keep(given.json, found)
+        if time.monotonic() - begin > given.seconds:
+            out_of_time = True
+            print("time is up", flush=True)
+            break
+    found["complete"] = not out_of_time
+    found["misses"] = [] if dry else misses(found)  # a dry run's times say nothing
+    keep(given.json, found)
+    for one in found["misses"]:
+        print("miss:", one)
+    for one in found["marks"]:
+        print("marked:", one)
+    if not any("warm_us" in row for row in found["rows"]):
+        print("gpu_compare: nothing was measured", file=sys.stderr)
+        return 3
+    return 1 if found["misses"] else 0
+
+
+def _commit() -> str:
+    import subprocess
+
+    given = os.environ.get("ASCEND_PERF_COMMIT")
+    root = Path(__file__).resolve().parent.parent
+    try:
+        return (
+            given
+            or subprocess.run(
+                ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+            ).stdout.strip()
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where results go, after every case")
+    parser.add_argument("--ops", help="only these ops, comma-separated")
+    parser.add_argument("--seconds", type=float, default=400, help="start no case after this long (default: 400)")
+    parser.add_argument("--dry", action="store_true", help="without a device: times mean nothing")
+    parser.add_argument("--from", dest="source", type=Path, metavar="FILE", help="results of an earlier run")
+    parser.add_argument("--docs", type=Path, metavar="PAGE", help="with --from: write its table into this page")
+    given = parser.parse_args(arguments)
+    if given.source is None:
+        return run(given)
+    try:
+        found = json.loads(given.source.read_text())
+        if given.docs:
+            write_docs(given.docs, found)
+        else:
+            print(table(found))
+    except (OSError, ValueError, KeyError) as error:
+        print(f"gpu_compare: {error}", file=sys.stderr)
+        return 4
+    return 0
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parent))
+    sys.exit(main())
