@@ -46,7 +46,7 @@ $(STAMP): pyproject.toml constraints.txt
 	fi; \
 	echo "setting up $(VENV) with $$($$found --version)"; \
 	"$$found" -m venv $(VENV); \
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[model,dash,test]'; \
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[model,dash,fleet,test]'; \
 	touch $(STAMP)
 
 clean:

@@ -143,6 +143,18 @@ def checked(given: argparse.Namespace) -> Setup:
     from asv.util import load_json
 
     settings = load_json(str(config), js_comments=True)
+    refuse_unsaved(repo, config, settings)
+    results = config.parent / settings.get("results_dir", "results")
+    os.environ.setdefault("ASCEND_PERF_CACHE", str(results.parent.resolve() / "cache"))
+    target, chosen = target_of(given)
+    return Setup(
+        repo, config.relative_to(repo), results, good, bad, paths_of(settings),
+        _compilers(given.compiler, target), target, chosen, given,
+    )  # fmt: skip
+
+
+def refuse_unsaved(repo: Path, config: Path, settings: dict[str, Any]) -> None:
+    """EvaluateError where the work tree is not that of its commit, whose suite is what measures."""
     dirty = repository.git(repo, "status", "--porcelain", "--untracked-files=no").splitlines()
     benches = config.parent / settings.get("benchmark_dir", "benchmarks")
     dirty += repository.git(repo, "status", "--porcelain", "--", str(benches)).splitlines()
@@ -151,13 +163,6 @@ def checked(given: argparse.Namespace) -> Setup:
             f"the work tree has changes ({dirty[0][3:]}{' and more' if len(set(dirty)) > 1 else ''}): commit or "
             "stash them, the suite that measures is that of the commit checked out"
         )
-    results = config.parent / settings.get("results_dir", "results")
-    os.environ.setdefault("ASCEND_PERF_CACHE", str(results.parent.resolve() / "cache"))
-    target, chosen = target_of(given)
-    return Setup(
-        repo, config.relative_to(repo), results, good, bad, paths_of(settings),
-        _compilers(given.compiler, target), target, chosen, given,
-    )  # fmt: skip
 
 
 def _compilers(text: str | None, target: Target) -> tuple[str, ...]:

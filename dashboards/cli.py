@@ -28,6 +28,8 @@ COMMANDS = {
     "model": Command("ascend_kernels.harness.model_command", "what Ascend's compiler makes of a kernel, executed"),
     "watch": Command("ascend_kernels.harness.watch_command", "on every save of a kernel: what the edit changed"),
     "explain": Command("ascend_kernels.harness.explain_command", "why two compiled forms of a kernel differ"),
+    "fleet": Command("dashboards.fleet_command", "commits x compilers x machines over a Ray cluster"),
+    "results": Command("dashboards.results_command", "merge results folders and stores; check one"),
     "doctor": Command("dashboards.doctor", "what a CPU-only, GPU or NPU set-up still needs on this host"),
     "compilers": Command("ascend_model.compilers_command", "list, add ascendnpu-ir versions to compare"),
 }

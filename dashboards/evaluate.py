@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import Any
 
 from dashboards.bisect import Outcome, Point
+from dashboards.guarded import VARIABLE, end_processes
 from dashboards.repository import git
 from dashboards.results import NO_REASON, History, load
 from dashboards.series import BUILD_FAILED, COMPILERS, CRASHED, NOT_RUN, OK, Environment, Series
 
-MARK = "ASCEND_PERF_BISECT"
 BUILD_SIGNS = ("specimen: ", "build failed", "could not install", "failed to install")
 TRACEBACK_END = re.compile(r"^\s*((?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Warning)\b.*)$")
 
@@ -74,15 +74,15 @@ def place_beside(results: Path) -> Path:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """One search at a time per results folder; the lock ends with the process."""
+def locked(folder: Path, command: str = "bisect") -> Iterator[None]:
+    """One such command at a time per results folder; the lock ends with the process."""
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise EvaluateError(
-                f"another bisect works on these results ({folder / 'lock'} is held); wait for it to end"
+                f"another {command} works on these results ({folder / 'lock'} is held); wait for it to end"
             ) from None
         yield
 
@@ -90,19 +90,8 @@ def locked(folder: Path) -> Iterator[None]:
 def clear(folder: Path) -> None:
     """Ends what a killed search left running and removes its workplaces.  Call it under the lock."""
     for work in sorted(folder.glob("work-*")):
-        _end_processes(str(work.resolve()))
+        end_processes(str(work.resolve()))
         shutil.rmtree(work, ignore_errors=True)
-
-
-def _end_processes(mark: str) -> None:
-    """Kill processes that carry this mark in their environment: those that a search of ours started."""
-    wanted = f"{MARK}={mark}".encode()
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if int(process.name) != os.getpid() and wanted in (process / "environ").read_bytes().split(b"\0"):
-                os.kill(int(process.name), signal.SIGKILL)
-        except (OSError, ValueError):
-            continue
 
 
 @contextlib.contextmanager
@@ -121,6 +110,30 @@ def workplace(repo: Path, folder: Path, config: Path) -> Iterator[Path]:
         yield work
     finally:
         clear(folder)
+
+
+def own_config(tree: Path, config: Path, work: Path, results: Path, compiler: str = "") -> Path:
+    """The project's configuration with folders of this workplace, as a file beside it in the clone `tree`."""
+    from asv.util import load_json
+
+    settings = load_json(str(tree / config), js_comments=True)
+    settings |= {
+        "version": 1, "repo": str(tree), "branches": ["HEAD"], "results_dir": str(results.resolve()),
+        "env_dir": str((work / "env").resolve()), "html_dir": str((work / "html").resolve()),
+    }  # fmt: skip
+    if compiler:
+        matrix = {k: v for k, v in settings.get("matrix", {}).items() if k in ("req", "env", "env_nobuild")}
+        settings["matrix"] = {**matrix, "req": {**matrix.get("req", {}), "ascendnpu-ir": [compiler]}}
+    place = (tree / config).with_name(".asv-own.json")
+    place.write_text(json.dumps(settings))
+    return place
+
+
+def own_paths(tree: Path, repo: Path | None = None) -> str:
+    """PYTHONPATH of a run in the clone `tree`: the suite in it first, the user's repository left out."""
+    given = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one]
+    ours = [one for one in given if repo is None or Path(one).resolve() != repo.resolve()]
+    return os.pathsep.join([str(tree), *ours])
 
 
 class Evaluator:
@@ -217,19 +230,8 @@ class Evaluator:
         return outcome
 
     def _asv(self, commit: str, compiler: str, results: Path) -> tuple[str, bool]:
-        from asv.util import load_json
-
         tree = (self.work / "tree").resolve()
-        settings = load_json(str(tree / self.config), js_comments=True)
-        settings |= {
-            "version": 1, "repo": str(tree), "branches": ["HEAD"], "results_dir": str(results.resolve()),
-            "env_dir": str((self.work / "env").resolve()), "html_dir": str((self.work / "html").resolve()),
-        }  # fmt: skip
-        if compiler:
-            matrix = {k: v for k, v in settings.get("matrix", {}).items() if k in ("req", "env", "env_nobuild")}
-            settings["matrix"] = {**matrix, "req": {**matrix.get("req", {}), "ascendnpu-ir": [compiler]}}
-        place = (tree / self.config).with_name(".asv-bisect.json")
-        place.write_text(json.dumps(settings))
+        place = own_config(tree, self.config, self.work, results, compiler)
         hashes = self.work / "commits"
         hashes.write_text(commit + "\n")
         command = [
@@ -251,17 +253,15 @@ class Evaluator:
                     with contextlib.suppress(ProcessLookupError):
                         os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
-                _end_processes(str(self.work.resolve()))
+                end_processes(str(self.work.resolve()))
             log.seek(0)
             words = log.read().decode("utf-8", "replace")
         return words, late
 
     def _environment(self, tree: Path) -> dict[str, str]:
         environment = dict(os.environ)
-        given = [one for one in environment.get("PYTHONPATH", "").split(os.pathsep) if one]
-        ours = [one for one in given if Path(one).resolve() != self.repo.resolve()]
-        environment["PYTHONPATH"] = os.pathsep.join([str(tree), *ours])
-        environment[MARK] = str(self.work.resolve())
+        environment["PYTHONPATH"] = own_paths(tree, self.repo)
+        environment[VARIABLE] = str(self.work.resolve())
         name = self.target.suite.rpartition(".")[2]
         environment["ASCEND_PERF_OPS"] = Series(name + ".x", (), (), "", Environment("", ()), "", "").op
         for variable, value in (

@@ -287,6 +287,24 @@ def load(
     return _columns(store, commits, order, facts, problems + line_problems)
 
 
+def recorded_seconds(results: str | Path, limit: int = 40) -> list[float]:
+    """Seconds that asv took for a commit, from the newest result files that say so."""
+    places = [path for path, _, kind in _files(Path(results)) if kind == "result"]
+    places.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    found = []
+    for path in places[:limit]:
+        try:
+            data = json.loads(path.read_bytes())
+            at = data["result_columns"].index("duration")
+            rows = [row[at] for row in data["results"].values() if len(row) > at]
+            total = sum(float(one) for one in [*data["durations"].values(), *rows] if one is not None)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue
+        if 0 < total < math.inf:
+            found.append(total)
+    return found
+
+
 def _scan(folder: Path, before: _Store) -> tuple[_Store, bool]:
     """Every file of the folder, parsed or taken from `before`; whether anything differs from `before`."""
     by_path = {one.path: one for one in before.files}

@@ -141,7 +141,7 @@ def processes_in(folder: Path) -> list[str]:
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if f"ASCEND_PERF_BISECT={folder}".encode() in (process / "environ").read_bytes():
+            if f"ASCEND_PERF_MARK={folder}".encode() in (process / "environ").read_bytes():
                 found.append((process / "cmdline").read_text().replace("\0", " "))
         except OSError:
             continue
