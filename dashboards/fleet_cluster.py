@@ -25,9 +25,12 @@ LOOK_EVERY = 2.0
 RESTARTS = 3
 SKEW = 2.0
 PATIENCE = 5.0
-# Ray would listen on the machine's outward address although it was told the loopback one.
-LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
+NOWHERE = "http://127.0.0.1:9/"
+# Ray would listen on the machine's outward address although it was told the loopback one, and a new cluster asks
+# the metadata servers of clouds where it runs.
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "http_proxy": NOWHERE, "no_proxy": "127.0.0.1,localhost"}
+# A cluster reports even that reporting is off.
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_USAGE_STATS_REPORT_URL": NOWHERE, "RAY_DEDUP_LOGS": "0"}
 
 
 class ClusterError(Exception):
@@ -38,7 +41,8 @@ def connect(address: str, cores: int | None = None) -> str:
     """Join the cluster at `auto`, `local`, `HOST:PORT` or `ray://HOST:PORT`; words for people about it."""
     os.environ.update(QUIET)
     if address == "local" or address.startswith(("127.", "localhost", "ray://127.", "ray://localhost")):
-        os.environ.update(LOOPBACK)
+        for name, value in LOOPBACK.items():
+            os.environ.setdefault(name, value)
     try:
         import ray
     except ImportError:
