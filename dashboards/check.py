@@ -23,12 +23,14 @@ import numpy as np
 
 from dashboards.detect import MIN_POINTS, ChangePoint, change_points_of, estimate_noise, newest_alerts, relative
 from dashboards.events import (
+    BOUGHT,
     IMPROVEMENT,
     MACHINE_CHANGED,
     MODEL_CHANGED,
     REGRESSION,
     SAME_CODE,
     STATE,
+    bought,
     least_change,
 )
 from dashboards.repository import RepositoryError, resolve
@@ -52,6 +54,7 @@ from dashboards.trust import Spikes, doubt, noise_floors, without_shifts
 NOTHING_WORSE, REGRESSED, FAILED, NOTHING_MEASURED, UNUSABLE = range(5)
 
 SUSPECT = "suspect"
+TRADED = "traded"
 KNOWN = "already reported"
 NOT_CONFIRMED = "not confirmed"
 MISSING = "not measured"
@@ -174,13 +177,31 @@ def check(
             findings.append(_finding(history, row, at, verdict, base_value, size, earlier, state, reason))
     if not history.series:
         states = {}
-    findings = _one_per_state(findings)
+    findings = _with_trades(_one_per_state(findings))
     findings.sort(key=lambda one: (not one.alarm, one.verdict, -abs(one.size) if one.size == one.size else 0))
     problems += _high_floors(history, at, thresholds)
     if measured and not compared:
         problems.append(_why_not_compared(history, at, end))
     code = _exit_code(findings, states, compared, require_all)
     return Report(base or "", head, code, compared, measured, states, tuple(findings), tuple(problems))
+
+
+def _with_trades(findings: list[Finding]) -> list[Finding]:
+    """Counts that are the price of a lower modelled time of the same launch are told and close no gate."""
+
+    def launch(one: Finding) -> tuple[object, ...]:
+        return one.benchmark.rpartition(".")[0], one.params, one.machine, one.environment
+
+    gains: dict[tuple[object, ...], set[tuple[str, str]]] = {}
+    for one in findings:
+        if one.modelled and one.verdict == IMPROVEMENT:
+            gains.setdefault(launch(one), set()).add((one.metric, one.unit))
+    return [
+        replace(one, verdict=TRADED, reason=BOUGHT)
+        if one.modelled and one.verdict == REGRESSION and bought(one.metric, gains.get(launch(one), ()))
+        else one
+        for one in findings
+    ]
 
 
 def _high_floors(history: History, at: int, thresholds: Mapping[str, float]) -> list[str]:

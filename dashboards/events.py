@@ -6,7 +6,7 @@ import dataclasses
 import fnmatch
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,7 +32,12 @@ KINDS = (REGRESSION, IMPROVEMENT, SAME_CODE, STATE, BOUNDARY)
 # A measured change smaller than this is not worth anybody's time; modelled ones have no least size.
 MEASURED_THRESHOLD = 0.01
 
+# A count that grows where a launch got faster and another count fell is what that was bought with.  One that
+# means an access outside a buffer is never for sale, and cycles alone, which rest on constants, buy nothing.
+NOT_FOR_SALE = frozenset(("out_of_bounds",))
+
 MACHINE_CHANGED = "the compiled code is the same: the machine or the driver changed"
+BOUGHT = "the price of a lower modelled time"
 MODEL_CHANGED = "the compiled code is the same: the model's own reckoning changed"
 
 
@@ -94,7 +99,7 @@ class Event:
 def find_events(history: History, *, thresholds: Mapping[str, float] | None = None) -> list[Event]:
     """Every event of a history, oldest first.  `thresholds` maps patterns of benchmark names to the least
     relative change that counts; the last pattern that matches wins."""
-    events = _changes(history, thresholds or {}) + _states(history) + _boundaries(history)
+    events = _trades(_changes(history, thresholds or {})) + _states(history) + _boundaries(history)
     return sorted(events, key=lambda one: (one.first_bad_at, one.suite, one.case, one.impl, one.metric))
 
 
@@ -197,6 +202,31 @@ def _changes(history: History, thresholds: Mapping[str, float]) -> list[Event]:
                 )
             )
     return events
+
+
+def bought(metric: str, gains: Collection[tuple[str, str]]) -> bool:
+    """Whether a metric that got worse is the price of `gains`: (metric, unit) of what got better with it."""
+    if metric in NOT_FOR_SALE:
+        return False
+    return any(headline(unit) for _, unit in gains) and any(not headline(unit) for _, unit in gains)
+
+
+def _trades(events: list[Event]) -> list[Event]:
+    """The price of an improvement as a part of it, where both are modelled and of one launch."""
+    gains: dict[tuple[object, ...], set[tuple[str, str]]] = {}
+
+    def key(one: Event) -> tuple[object, ...]:
+        return one.suite, one.case, one.impl, one.machine, one.environment, one.first_bad_at
+
+    for one in events:
+        if one.modelled and one.kind == IMPROVEMENT:
+            gains.setdefault(key(one), set()).add((one.metric, one.unit))
+    return [
+        dataclasses.replace(one, kind=IMPROVEMENT, cause=BOUGHT)
+        if one.modelled and one.kind == REGRESSION and bought(one.metric, gains.get(key(one), ()))
+        else one
+        for one in events
+    ]
 
 
 def _at_code_change(history: History, row: int, index: int, present: np.ndarray) -> int:

@@ -112,9 +112,18 @@ def _metric_of(benchmark: str) -> str:
 
 @functools.lru_cache(maxsize=1 << 14)
 def direction_of(unit: str) -> str:
-    """`higher` for rates and fractions of a roof, `lower` for everything else."""
+    """`higher` for rates, fractions of a roof and what the model says so of, `lower` for everything else."""
     plain = unit.replace("(modelled)", "").strip().lower()
-    return "higher" if plain.endswith("/s") or plain.startswith("fraction of roof") else "lower"
+    modelled = plain != unit.strip().lower() and plain in _higher_units()
+    rate = plain.endswith("/s") or plain.startswith("fraction of roof")
+    return "higher" if modelled or rate else "lower"
+
+
+@functools.cache
+def _higher_units() -> frozenset[str]:
+    from ascend_model import METRICS
+
+    return frozenset(metric.unit.lower() for metric in METRICS.values() if metric.better == "higher")
 
 
 def headline(unit: str) -> bool:

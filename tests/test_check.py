@@ -30,6 +30,7 @@ from dashboards.check import (
     NOT_CONFIRMED,
     STILL,
     SUSPECT,
+    TRADED,
     Report,
     asv_rerun,
     check,
@@ -37,7 +38,7 @@ from dashboards.check import (
     decide_pairs,
     render,
 )
-from dashboards.events import IMPROVEMENT, REGRESSION, SAME_CODE, STATE
+from dashboards.events import IMPROVEMENT, REGRESSION, SAME_CODE, STATE, find_events
 from dashboards.results import load
 from dashboards.text import change, figures, markdown, plain, value
 
@@ -160,6 +161,45 @@ def test_twins_never_close_the_gate(place):
     report = place.check(1, 0)
     assert report.exit_code == 0
     assert verdicts(report) == {(REGRESSION, "small", "gather_twin"), (STATE, "large", "gather_twin")}
+
+
+TRACKS = {
+    "cycles": "cycles (modelled)",
+    "scalar_accesses": "accesses (modelled)",
+    "dma_in": "copies (modelled)",
+    "double_buffers": "buffers (modelled)",
+    "out_of_bounds": "elements (modelled)",
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "code", "verdicts_of"),
+    [
+        ({"cycles": 20, "scalar_accesses": 0, "dma_in": 9}, 0, {"dma_in": TRADED}),
+        ({"cycles": 20, "scalar_accesses": 0, "double_buffers": 2}, 0, {"double_buffers": IMPROVEMENT}),
+        ({"cycles": 20, "double_buffers": 0, "scalar_accesses": 0}, 0, {"double_buffers": TRADED}),
+        ({"cycles": 20, "dma_in": 9}, 1, {"dma_in": REGRESSION}),
+        ({"scalar_accesses": 0, "dma_in": 9}, 1, {"dma_in": REGRESSION}),
+        ({"cycles": 200, "scalar_accesses": 0}, 1, {"cycles": REGRESSION}),
+        ({"cycles": 20, "scalar_accesses": 0, "out_of_bounds": 4}, 1, {"out_of_bounds": REGRESSION}),
+    ],
+    ids=["bought", "a buffer more", "a buffer less", "no count gained", "no time gained", "time lost", "outside"],
+)
+def test_a_count_that_buys_time_is_a_trade(tmp_path, changed, code, verdicts_of):
+    place = Place(tmp_path, 2)
+    names = {MODELLED.replace("cycles", metric): unit for metric, unit in TRACKS.items()}
+    benchmarks_file(place.results, names)
+    before = {"cycles": 100, "scalar_accesses": 64, "dma_in": 3, "double_buffers": 1, "out_of_bounds": 0}
+    for at, values in enumerate((before, before | changed)):
+        rows = {MODELLED.replace("cycles", metric): row([float(values[metric])] * 4) for metric in TRACKS}
+        result_file(place.results, place.hashes[at], rows, date=at)
+    report = place.check(1, 0)
+    assert report.exit_code == code
+    told = {one.metric: one.verdict for one in report.findings}
+    assert {metric: told[metric] for metric in verdicts_of} == verdicts_of
+    events = {one.metric: one for one in find_events(load(place.results, place.repo)) if one.case == "small"}
+    for metric, verdict in verdicts_of.items():
+        assert events[metric].kind == (REGRESSION if verdict == REGRESSION else IMPROVEMENT)
 
 
 def test_nothing_measured_is_3(place):
