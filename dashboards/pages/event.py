@@ -81,14 +81,15 @@ def range_text(view: View, event: Event) -> Markup:
     )
 
 
-def suspect(view: View, event: Event) -> str:
-    """The likely cause in words."""
+def suspect(view: View, event: Event, always: bool = False) -> str:
+    """The likely cause in words.  Compiled forms are compared for open alarms alone, unless `always`."""
     if event.cause:
         return event.cause
     if event.kind == BOUNDARY:
         return "another environment"
     if event.code_before and event.code_after and event.code_before != event.code_after:
-        told = source.explained(event.code_before, event.code_after) if event.alarm and event.open else ()
+        compared = always or (event.alarm and event.open)
+        told = source.explained(event.code_before, event.code_after) if compared else ()
         return told[0] if told else "the compiled code changed"
     return "not known: no compiled code on record"
 
@@ -141,7 +142,7 @@ def render(view: View, event: Event, foot: Markup, keep: Keep = made_now) -> str
             ],
         ),
         ("confirmed", f"{'yes' if sure else 'not yet'}: {why}"),
-        ("suspected cause", text(suspect(view, event), 600)),
+        ("suspected cause", text(suspect(view, event, always=True), 600)),
         (
             "last good",
             [tag("code", good.hash), " ", text(good.subject), " ", tag("span", good.author, class_="dim")],
