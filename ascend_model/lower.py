@@ -25,8 +25,9 @@ FILES: dict[str, int] = {}  # source file -> its time when imported; a changed o
 
 def load_kernel(request: dict[str, Any]):
     """The jitted function named by module, file and qualified name."""
-    sys.path[:] = request.get("path", sys.path)  # a function among the constants brings none of its own
-    stand_in_driver(request["target"])
+    if "path" in request:  # a function among the constants brings none of its own
+        sys.path[:] = request["path"]
+        stand_in_driver(request["target"])
     name, file = request["module"], request["file"]
     module = None
     if name != "__main__" and not name.startswith("_ascend_model_file_"):
