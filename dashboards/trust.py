@@ -106,7 +106,8 @@ def without_shifts(history: History, rows: Sequence[int], values: np.ndarray) ->
     """Measured values of some rows without the shifts that whole runs share, and these shifts.
 
     A clock that stepped moves everything at once, a commit hardly does: from one run to the next at least LEAST of
-    the change has to be common, in nearly all of many series of several ops.
+    the change has to be common, in nearly all of many series of several ops.  Host times are left alone: the code
+    around all kernels is often the same, and a commit that slows it moves them all.
     """
     groups: dict[tuple[object, ...], list[int]] = {}
     for place, row in enumerate(rows):
@@ -117,7 +118,7 @@ def without_shifts(history: History, rows: Sequence[int], values: np.ndarray) ->
     for places in groups.values():
         some = [history.series[rows[place]] for place in places]
         ops = sorted({one.op for one in some})
-        if len(ops) < LEAST_OPS or len(places) < LEAST_SERIES:
+        if len(ops) < LEAST_OPS or len(places) < LEAST_SERIES or some[0].of_host:
             continue
         op_of = np.array([ops.index(one.op) for one in some])
         with np.errstate(invalid="ignore", divide="ignore"):

@@ -16,6 +16,7 @@ from dashboards import check as gate
 from dashboards.check import SUSPECT, check
 from dashboards.events import REGRESSION
 from dashboards.results import load
+from dashboards.series import Series
 from dashboards.trust import SIGMAS, noise_floors
 
 RUNS = 13
@@ -94,6 +95,14 @@ def test_a_step_of_five_percent_is_found_through_a_clock_step(tmp_path):
     assert all(abs(one.size - 0.05) < 0.03 for one in found.findings if one.alarm)
     [words] = [one for one in found.problems if "moved together" in one]
     assert "6 ops on gpu moved together by" in words and HASHES[-1][:12] in words
+
+
+def test_host_times_that_move_together_are_the_commits_doing(tmp_path, monkeypatch):
+    """The code around all kernels is often the same."""
+    slow = {"seed": 1, "spikes": 0.0, "clock": {LAST: 0.94}, "clock_known": False}
+    assert alarms(report(tmp_path / "device", **slow)) == []
+    monkeypatch.setattr(Series, "of_host", property(lambda self: True))
+    assert len(alarms(report(tmp_path / "host", **slow))) > 20
 
 
 def test_a_marked_run_is_a_suspicion_with_its_reason(tmp_path):
