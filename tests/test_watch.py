@@ -206,7 +206,14 @@ def test_saves_are_seen_and_ctrl_c_ends_it(files):
     command = [sys.executable, "-m", "dashboards.cli", "watch", f"{files[0]}:scale", *GOOD, "--json"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=ROOT
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        cwd=ROOT,
+        # what a shell starts in the background ignores Ctrl-C, and so would all that it starts
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
 
         def line() -> dict:
