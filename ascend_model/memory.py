@@ -9,6 +9,7 @@ the simulation itself runs in program order.
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -71,10 +72,24 @@ def bf16_to_f32(bits: np.ndarray) -> np.ndarray:
 
 def f32_to_bf16(values: np.ndarray) -> np.ndarray:
     """Round to nearest even; a NaN stays a NaN."""
-    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    rounded = ((bits + (((bits >> 16) & 1) + 0x7FFF)) >> 16).astype(np.uint16)
-    nan = (bits & 0x7FFFFFFF) > 0x7F800000
-    return np.where(nan, np.uint16(0x7FC0), rounded) if nan.any() else rounded
+    wide = np.ascontiguousarray(values, np.float32)
+    bits = wide.view(np.uint32)
+    rounded = bits >> 16
+    rounded &= 1
+    rounded += 0x7FFF
+    rounded += bits
+    rounded >>= 16
+    narrow = rounded.astype(np.uint16)
+    nan = wide != wide
+    if nan.any():
+        narrow[nan] = 0x7FC0
+    return narrow
+
+
+@functools.lru_cache(maxsize=4096)
+def bf16_bits(value: float) -> int:
+    """The bits of one number, rounded as `f32_to_bf16` does."""
+    return int(f32_to_bf16(np.array([value], np.float32))[0])
 
 
 class Atom:
@@ -758,7 +773,7 @@ class Machine:
     def put(self, a: Access, values: Any) -> None:
         elem = a.elem
         if elem == "bf16":
-            a.arr[...] = f32_to_bf16(np.broadcast_to(np.asarray(values, np.float32), a.shape))
+            a.arr[...] = f32_to_bf16(values) if isinstance(values, np.ndarray) else bf16_bits(values)
         elif elem == "i1":
             if a.n == 0:
                 return
@@ -864,7 +879,7 @@ class Machine:
     @staticmethod
     def scalar_bits(elem: str, value: Any) -> Any:
         if elem == "bf16":
-            return int(f32_to_bf16(np.array([value], np.float32))[0])
+            return bf16_bits(value)
         if elem == "f16":
             return int(np.array([value], np.float16).view(np.uint16)[0])
         return value
