@@ -17,7 +17,7 @@ import math
 import re
 import struct
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
@@ -28,7 +28,7 @@ from ascend_model import replay
 from ascend_model.memory import VIEW_CODE, Access, Alloc, Fault, Machine, bf16_to_f32
 from ascend_model.parse import DYNAMIC, ELEMENT_BITS, MemRef, Op, Region, dense_strides, memref_type
 from ascend_model.timeline import PIPES, Timeline
-from ascend_model.vector import Runner, runner, unsupported
+from ascend_model.vector import runner, unsupported
 
 INT_BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "index": 64}
 FLOATS = ("f16", "bf16", "f32")
@@ -298,7 +298,7 @@ class Generator:
         self.views: set[str] = set()
         self.allocs: dict[int, Alloc] = {}
         self.late: list[tuple[str, Memory]] = []
-        self.fixed: list[tuple[str, Runner, list[Scalar | Memory]]] = []
+        self.fixed: list[tuple[str, Callable[..., Any], list[Scalar | Memory]]] = []
         self.roots: set[int] = set()
         self.loaded: set[int] = set()
         self.stored: set[int] = set()
@@ -520,9 +520,9 @@ class Generator:
             self.namespace[f"A{index}"] = alloc
         for name, memory in self.late:
             self.namespace[name] = self.resolved(memory)
-        for name, made, operands in self.fixed:
+        for name, ready, operands in self.fixed:
             known = [self.resolved(x) if isinstance(x, Memory) else number(x.expr) for x in operands]
-            self.namespace[name] = made.fix(*known)
+            self.namespace[name] = ready(*known)
 
     def resolved(self, memory: Memory) -> Access:
         """A buffer whose place is known before the run."""
@@ -1481,12 +1481,13 @@ class Generator:
         if keys and self.mode != "time":
             self.decide(f"({', '.join(keys)},)")
         constant = all((isinstance(x, Memory) and x.space == "ub") or is_literal(x) for x in operands)
-        if self.mode == "values" and constant and not keys:
-            self.fixed.append((function, made, operands))
-            self.emit(f"{function}()")
+        ready = made.fix if self.mode == "values" else made.steady
+        if constant and ready is not None and not keys:
+            self.fixed.append((function, ready, operands))
+            self.emit(f"{function}()" if self.mode == "values" else f"ts = {function}(ts)")
             return
-        if self.mode == "values" and constant:
-            self.remembered_call(function, made, operands, keys)
+        if constant and ready is not None:
+            self.remembered_call(function, ready, operands, keys)
             return
         texts: list[str] = []
         for value in operands:
@@ -1544,17 +1545,19 @@ class Generator:
         where = f"{value.root}, {value.elem!r}, {value.offset}"
         return f"ACCESS({where}, {self.tuple_of(value.sizes)}, {self.tuple_of(value.strides)})"
 
-    def remembered_call(self, function: str, made: Runner, operands: Sequence[Value], keys: Sequence[str]) -> None:
-        """Values of an op whose operands lie in a few places: one call ready for each of them."""
+    def remembered_call(
+        self, function: str, ready: Callable[..., Any], operands: Sequence[Value], keys: Sequence[str]
+    ) -> None:
+        """An op whose operands lie in a few places: one call ready for each of them."""
         cache, key, name = self.fresh("C"), self.fresh("k"), self.fresh("f")
         self.namespace[cache] = {}
-        self.namespace[function] = made.fix
+        self.namespace[function] = ready
         parts = [x.expr if isinstance(x, Scalar) else self.access(x) for x in operands]
         self.emit(f"{key} = ({', '.join(keys)},)" if len(keys) > 1 else f"{key} = {keys[0]}")
         self.emit(f"{name} = {cache}.get({key})")
         self.emit(f"if {name} is None:")
         self.emit(f"    {name} = {cache}[{key}] = {function}({', '.join(parts)})")
-        self.emit(f"{name}()")
+        self.emit(f"{name}()" if self.mode == "values" else f"ts = {name}(ts)")
 
     @staticmethod
     def tuple_of(parts: Sequence[int | str]) -> str:

@@ -37,11 +37,13 @@ class Runner(NamedTuple):
     run:    values, order and time: (time of the scalar pipe, *operands) -> its time afterwards
     values: the values alone, or None where they cannot be had alone
     fixed:  operands that never change -> a function without arguments that does what `values` does with them
+    steady: operands that never change -> a function of the time alone that does what `run` does with them
     """
 
     run: Callable[..., int]
     values: Callable[..., None] | None = None
     fixed: Callable[[tuple[Any, ...]], Callable[[], Any]] | None = None
+    steady: Callable[..., Callable[[int], int]] | None = None
 
     def fix(self, *operands: Any) -> Callable[[], Any]:
         """`values` of these operands, as a call without arguments."""
@@ -283,29 +285,39 @@ def lanes(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
             return partial(compute, *operands)
         return partial(in_place, *[get(x) for x in operands[:inputs]], out=out.arr, casting="unsafe")
 
-    def run(ts: int, *operands: Any) -> int:
-        out = operands[inputs]
+    def resolved(operands: tuple[Any, ...]) -> tuple[tuple[Access, ...], tuple[Access, ...], int]:
         reads = tuple(x for x in operands[:inputs] if type(x) is Access)
-        machine.touch(V, reads, operands[inputs:], place)
+        return reads, operands[inputs:], max(a.repeats for a in (operands[inputs], *reads))
+
+    def step(
+        ts: int, reads: tuple[Access, ...], writes: tuple[Access, ...], repeats: int, values: Callable[[], Any]
+    ) -> int:
+        out = writes[0]
+        machine.touch(V, reads, writes, place)
         unknown = None
-        repeats = out.repeats
         for a in reads:
-            if a.repeats > repeats:
-                repeats = a.repeats
             mask = machine.undefined(a)
             if mask is not None:
                 unknown = _lane_mask(machine, a, mask, out, unknown)
-        for scratch in operands[inputs + 1 :]:
+        for scratch in writes[1:]:
             machine.shadow[scratch.lo : scratch.hi] = 1
             for atom in scratch.atoms:
                 atom.dirty = True
-        compute(*operands)
+        values()
         machine.define(out, unknown)
         machine.vector_ops += 1
         machine.repeats += repeats
         return time.issue(ts, V, ceil(head + slope * repeats), tail_cycles, name, where)
 
-    return Runner(run, compute, fixed)
+    def run(ts: int, *operands: Any) -> int:
+        return step(ts, *resolved(operands), partial(compute, *operands))
+
+    def steady(*operands: Any) -> Callable[[int], int]:
+        reads, writes, repeats = resolved(operands)
+        values = fixed(operands)
+        return lambda ts: step(ts, reads, writes, repeats, values)
+
+    return Runner(run, compute, fixed, steady)
 
 
 def _lane_mask(
@@ -388,26 +400,33 @@ def whole(
         for out, values in zip(operands[inputs : inputs + outputs], results if outputs > 1 else (results,)):
             machine.put(out, np.array(values).reshape(out.shape))
 
-    def run(ts: int, *operands: Any) -> int:
+    def steady(*operands: Any) -> Callable[[int], int]:
         reads = tuple(x for x in operands[:inputs] if type(x) is Access)
-        machine.touch(V, reads, operands[inputs:], place)
-        for a in reads:
-            machine.need_defined(a, name, place)
-        for scratch in operands[inputs + outputs :]:
-            machine.shadow[scratch.lo : scratch.hi] = 1
-            for atom in scratch.atoms:
-                atom.dirty = True
-        outs = operands[inputs : inputs + outputs]
-        compute(*operands)
-        for out in outs:
-            machine.define(out)
+        writes, outs = operands[inputs:], operands[inputs : inputs + outputs]
         repeats = max(a.repeats for a in (*reads, *outs))
-        machine.vector_ops += 1
-        machine.repeats += repeats
-        occupied = head + slope * repeats if cycles is None else cycles(reads)
-        return time.issue(ts, V, ceil(occupied), tail_cycles, name, where)
+        occupied = ceil(head + slope * repeats if cycles is None else cycles(reads))
 
-    return Runner(run, compute)
+        def step(ts: int) -> int:
+            machine.touch(V, reads, writes, place)
+            for a in reads:
+                machine.need_defined(a, name, place)
+            for scratch in writes[outputs:]:
+                machine.shadow[scratch.lo : scratch.hi] = 1
+                for atom in scratch.atoms:
+                    atom.dirty = True
+            compute(*operands)
+            for out in outs:
+                machine.define(out)
+            machine.vector_ops += 1
+            machine.repeats += repeats
+            return time.issue(ts, V, occupied, tail_cycles, name, where)
+
+        return step
+
+    def run(ts: int, *operands: Any) -> int:
+        return steady(*operands)(ts)
+
+    return Runner(run, compute, steady=steady)
 
 
 def reduction(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:

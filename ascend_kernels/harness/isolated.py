@@ -25,11 +25,12 @@ class LastJob(Exception):
 
 
 def workers() -> int:
-    """Processes that modelled jobs are packed on: `ASCEND_PERF_JOBS`, else one a core."""
+    """Processes that modelled jobs are packed on: `ASCEND_PERF_JOBS`, else one more than there are cores, since
+    there is always one that waits."""
     asked = os.environ.get("ASCEND_PERF_JOBS", "")
     if asked and not (asked.isdigit() and int(asked)):
         raise ValueError(f"ASCEND_PERF_JOBS={asked!r}: expected a number of processes from 1 on")
-    return int(asked) if asked else min(MOST_WORKERS, len(os.sched_getaffinity(0)))
+    return int(asked) if asked else min(MOST_WORKERS, len(os.sched_getaffinity(0)) + 1)
 
 
 def each(
