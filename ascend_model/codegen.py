@@ -1050,16 +1050,8 @@ class Generator:
             self.cost("scalar.ub_load")
             self.count("ub_loads")
             slow = f"{name} = UB_LOAD({memory.root}, {elem!r}, {index}, {place})"
-            self.mark_scalar(memory)
-            if self.indices and not isinstance(index, int):
-                self.decide(index)
-            plain = elem in VIEW_CODE and elem not in ("f16", "bf16")
-            if plain:
-                self.views.add(elem)
-            inside = "" if self.in_alloc(memory, lo, hi) else self.alloc_bounds(memory, index)
+            plain, inside = self.ub_element(memory, index, lo, hi)
             if self.mode == "values":
-                if inside:
-                    self.emit(f"if not ({inside.removeprefix(' and ')}): raise Diverged")
                 value = f"U_{elem}[{index}]" if plain else f"M.scalar_at({elem!r}, {index})"
                 self.emit(f"{name} = {value}")
                 return
@@ -1105,6 +1097,20 @@ class Generator:
         self.emit("else:")
         self.emit(f"    {name} = GM_OUTSIDE({root}, {elem!r}, {index}, 'read', {place})")
 
+    def ub_element(self, memory: Memory, index: int | str, lo: int, hi: int) -> tuple[bool, str]:
+        """What scalar loads and stores of the unified buffer share before their access: whether a memoryview has
+        the element, and the condition (` and ...`) that it lies in its buffer, where that is not known."""
+        self.mark_scalar(memory)
+        if self.indices and not isinstance(index, int):
+            self.decide(index)
+        plain = memory.elem in VIEW_CODE and memory.elem not in ("f16", "bf16")
+        if plain:
+            self.views.add(memory.elem)
+        inside = "" if self.in_alloc(memory, lo, hi) else self.alloc_bounds(memory, index)
+        if inside and self.mode == "values":
+            self.emit(f"if not ({inside.removeprefix(' and ')}): raise Diverged")
+        return plain, inside
+
     def mark_scalar(self, memory: Memory) -> None:
         """Note that scalar code uses a buffer; through a pointer chosen at run time it may be any."""
         if memory.root_index is None:
@@ -1136,16 +1142,8 @@ class Generator:
             self.cost("scalar.ub_store")
             self.count("ub_stores")
             slow = f"UB_STORE({memory.root}, {elem!r}, {index}, {value}, {place})"
-            self.mark_scalar(memory)
-            if self.indices and not isinstance(index, int):
-                self.decide(index)
-            plain = elem in VIEW_CODE and elem not in ("f16", "bf16")
-            if plain:
-                self.views.add(elem)
-            inside = "" if self.in_alloc(memory, lo, hi) else self.alloc_bounds(memory, index)
+            plain, inside = self.ub_element(memory, index, lo, hi)
             if self.mode == "values":
-                if inside:
-                    self.emit(f"if not ({inside.removeprefix(' and ')}): raise Diverged")
                 text = f"U_{elem}[{index}] = {value}" if plain else f"M.scalar_put({elem!r}, {index}, {value})"
                 self.emit(text)
                 return

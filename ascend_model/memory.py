@@ -241,6 +241,15 @@ class Tile:
     bursts: int
     outside: bool
 
+    @classmethod
+    def element(cls, root: Global, elem: str, index: int) -> Tile:
+        """One element, for its place alone: it has no values."""
+        width = ELEMENT_BITS[elem] // 8 or 1
+        tile = cls()
+        tile.root, tile.elem, tile.first, tile.shape, tile.strides = root, elem, index, (1,), (1,)
+        tile.lo, tile.hi, tile.n, tile.bursts = index * width, (index + 1) * width, 1, 1
+        return tile
+
     def indices(self) -> np.ndarray:
         """Element index of every lane, in lane order."""
         index = np.full(self.shape, self.first, np.int64)
@@ -733,6 +742,13 @@ class Machine:
         wide = np.ndarray((*a.shadow.shape, width), np.uint8, self.shadow_bytes, a.lo, (*a.shadow.strides, 1))
         wide[...] = value if isinstance(value, int) else np.asarray(value)[..., None]
 
+    def spoil(self, scratch: Sequence[Access]) -> None:
+        """Mark operands that an op works in as holding nothing that was written."""
+        for a in scratch:
+            self.shadow[a.lo : a.hi] = 1
+            for atom in a.atoms:
+                atom.dirty = True
+
     def need_defined(self, a: Access, what: str, place: int) -> None:
         mask = self.undefined(a)
         if mask is not None and mask.any():
@@ -909,10 +925,7 @@ class Machine:
 
     def gm_seen(self, root: Global, elem: str, index: int, write: bool, place: int) -> None:
         """Order and ownership of a scalar access to a buffer that the kernel both reads and writes."""
-        width = ELEMENT_BITS[elem] // 8 or 1
-        t = Tile()
-        t.root, t.elem, t.first, t.shape, t.strides = root, elem, index, (1,), (1,)
-        t.lo, t.hi, t.n, t.bursts = index * width, (index + 1) * width, 1, 1
+        t = Tile.element(root, elem, index)
         self.seq[S] += 1
         self.gm_order(t, S, write, place)
         if write:

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from ascend_model.memory import Access, Global, Machine, Tile
-from ascend_model.parse import ELEMENT_BITS
 from ascend_model.timeline import MTE2, MTE3, S
 
 LONGEST = 200_000
@@ -199,17 +198,9 @@ def store(
     _change(machine, out.arr, ..., stored(out.arr, values))
 
 
-def _element(machine: Machine, root: Global, elem: str, index: int) -> Tile:
-    width = ELEMENT_BITS[elem] // 8 or 1
-    tile = Tile()
-    tile.root, tile.elem, tile.first, tile.shape, tile.strides = root, elem, index, (1,), (1,)
-    tile.lo, tile.hi, tile.n, tile.bursts = index * width, (index + 1) * width, 1, 1
-    return tile
-
-
 def scalar_read(machine: Machine, root: Global, elem: str, index: int, place: int) -> None:
     """A scalar load, inside its tensor, from one that the kernel also stores to."""
-    tile = _element(machine, root, elem, index)
+    tile = Tile.element(root, elem, index)
     if root.is_stored:
         machine.moves.append((tile, S, False, place))
     _read(machine, tile)
@@ -219,7 +210,7 @@ def scalar_write(machine: Machine, root: Global, elem: str, index: int, value: A
     """A scalar store to global memory."""
     if not 0 <= index < root.count[elem]:
         raise Diverged
-    tile = _element(machine, root, elem, index)
+    tile = Tile.element(root, elem, index)
     if root.is_stored:
         machine.moves.append((tile, S, True, place))
     _own(machine, tile)

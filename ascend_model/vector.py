@@ -299,10 +299,7 @@ def lanes(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
             mask = machine.undefined(a)
             if mask is not None:
                 unknown = _lane_mask(machine, a, mask, out, unknown)
-        for scratch in writes[1:]:
-            machine.shadow[scratch.lo : scratch.hi] = 1
-            for atom in scratch.atoms:
-                atom.dirty = True
+        machine.spoil(writes[1:])
         values()
         machine.define(out, unknown)
         machine.vector_ops += 1
@@ -366,10 +363,7 @@ def layout(machine: Machine, op: Op, place: int, costs: Costs, fn: Values, input
                     if type(a) is Access
                 ]
                 unknown = np.broadcast_to(fn(*lanes), out.shape)
-        for scratch in operands[inputs + 1 :]:
-            machine.shadow[scratch.lo : scratch.hi] = 1
-            for atom in scratch.atoms:
-                atom.dirty = True
+        machine.spoil(operands[inputs + 1 :])
         compute(*operands)
         machine.define(out, unknown)
         repeats = max([out.repeats, *(a.repeats for a in reads)])
@@ -410,10 +404,7 @@ def whole(
             machine.touch(V, reads, writes, place)
             for a in reads:
                 machine.need_defined(a, name, place)
-            for scratch in writes[outputs:]:
-                machine.shadow[scratch.lo : scratch.hi] = 1
-                for atom in scratch.atoms:
-                    atom.dirty = True
+            machine.spoil(writes[outputs:])
             compute(*operands)
             for out in outs:
                 machine.define(out)
