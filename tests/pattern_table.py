@@ -18,10 +18,11 @@ from typing import Any
 
 import torch
 
-from ascend_model import compile_kernel, simulate, toolchain
+from ascend_model import compile_kernel, simulate
 from ascend_model.explain import explain
 from tests import pattern_kernels as kernels
 from tests.outside_kernels.case import Launch, ints, mismatch, normal
+from tests.table_command import asked
 
 PAGE = Path(__file__).parents[1] / "docs" / "patterns.md"
 EXAMPLES = """examples:
@@ -380,22 +381,10 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m tests.pattern_table", description=__doc__, epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument("patterns", nargs="*", metavar="PATTERN", help="names; default all")
-    parser.add_argument("--compiler", help="ascendnpu-ir versions, comma-separated; default all that are here")
-    parser.add_argument("--json", action="store_true", help="print costs, write no page")
-    try:
-        given = parser.parse_args(arguments)
-    except SystemExit as leaving:
-        return 4 if leaving.code else 0
-    here = toolchain.available_versions()
-    compilers = given.compiler.split(",") if given.compiler else here
-    for word, known, what in (
-        *((name, PAIRS, "pattern") for name in given.patterns), *((v, here, "compiler") for v in compilers),
-    ):  # fmt: skip
-        if word not in known:
-            print(f"no {what} {word!r}; there are {', '.join(known)}", file=sys.stderr)
-            return 4
-    names = given.patterns or list(PAIRS)
+    wanted = asked(parser, PAIRS, "pattern", "costs", arguments)
+    if isinstance(wanted, int):
+        return wanted
+    given, names, compilers = wanted
     found: dict[str, dict[str, tuple[Cost, Cost]]] = {name: {} for name in names}
     columns = (TextColumn("{task.description:<26}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
@@ -411,7 +400,7 @@ def main(arguments: list[str] | None = None) -> int:
                 {n: {v: [asdict(c) for c in two] for v, two in r.items()} for n, r in found.items()}, indent=1
             )
         )
-    elif given.patterns or given.compiler:
+    elif given.names or given.compiler:
         print("modelled, nothing here ran on a device")
         for name, rows in found.items():
             for compiler, two in rows.items():

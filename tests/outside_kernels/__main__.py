@@ -9,7 +9,6 @@ from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
-from ascend_model import toolchain
 from tests.outside_kernels import GROUPS, KERNELS
 from tests.outside_kernels.faults import (
     FAULTS,
@@ -22,6 +21,7 @@ from tests.outside_kernels.faults import (
     evidence,
     outcome,
 )
+from tests.table_command import asked
 
 PAGE = Path(__file__).parents[2] / "docs" / "outside-kernels.md"
 EXAMPLES = """examples:
@@ -134,27 +134,16 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m tests.outside_kernels", description=__doc__, epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument("kernels", nargs="*", metavar="KERNEL", help="names of the survey; default all")
-    parser.add_argument("--compiler", help="ascendnpu-ir versions, comma-separated; default all that are here")
-    parser.add_argument("--json", action="store_true", help="print outcomes, write no page")
-    try:
-        given = parser.parse_args(arguments)
-    except SystemExit as leaving:
-        return 4 if leaving.code else 0
-    here = toolchain.available_versions()
-    compilers = given.compiler.split(",") if given.compiler else here
-    for word, known, what in (
-        *((name, KERNELS, "kernel") for name in given.kernels), *((v, here, "compiler") for v in compilers),
-    ):  # fmt: skip
-        if word not in known:
-            print(f"no {what} {word!r}; there are {', '.join(known)}", file=sys.stderr)
-            return 4
-    found = survey(given.kernels or list(KERNELS), compilers)
+    wanted = asked(parser, KERNELS, "kernel", "outcomes", arguments)
+    if isinstance(wanted, int):
+        return wanted
+    given, names, compilers = wanted
+    found = survey(names, compilers)
     if given.json:
         print(
             json.dumps({name: {v: asdict(o) for v, o in rows.items()} for name, rows in found.items()}, indent=1)
         )
-    elif given.kernels or given.compiler:
+    elif given.names or given.compiler:
         print("modelled, nothing here ran on a device")
         for name, rows in found.items():
             for version, one in rows.items():
