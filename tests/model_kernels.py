@@ -179,6 +179,16 @@ def row_gather(x, index, out, cols, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def row_scatter(x, index, out, cols, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    target = tl.load(index + row)
+    for start in range(0, cols, BLOCK):
+        offs = start + tl.arange(0, BLOCK)
+        mask = offs < cols
+        tl.store(out + target * cols + offs, tl.load(x + row * cols + offs, mask=mask), mask=mask)
+
+
+@triton.jit
 def lane_gather(x, index, out, n, BLOCK: tl.constexpr):
     offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = offs < n

@@ -118,6 +118,34 @@ def test_indices_that_leave_the_row(index, cols):
 
 
 @functools.cache
+def scatter_code():
+    x = np.zeros((9, 64), np.float32)
+    index = np.zeros(9, np.int32)
+    code = compile_kernel(
+        kernels.row_scatter, {"x": x, "index": index, "out": x.copy(), "cols": 64}, {"BLOCK": 64}
+    )
+    assert code.status == "ok", code.message
+    return code.generic
+
+
+def scattered(index):
+    x = np.random.default_rng(0).normal(size=(9, 64)).astype(np.float32)
+    return same(scatter_code(), 9, [x, np.array(index, np.int32), np.zeros_like(x), 64])
+
+
+@QUICK
+@given(st.lists(st.integers(0, 8), min_size=9, max_size=9))
+def test_rows_that_several_programs_store(index):
+    raced = any(one.kind == "write-write race" for one in scattered(index).findings)
+    assert raced == (len(set(index)) < 9)
+
+
+def test_a_race_with_a_program_that_repeated_a_path(always):
+    assert [one.kind for one in scattered([0, 1, 2, 3, 4, 5, 6, 7, 6]).findings] == ["write-write race"]
+    assert always[5], "the program that stored row 6 first was not executed in full"
+
+
+@functools.cache
 def assign_code(name):
     kernel, args = getattr(kernels, name), pool_arguments([0] * 6, [1] * 6, list(range(6)))
     code = compile_kernel(kernel, args, {"UPPER": 64, "BLOCK": 128})
