@@ -5,6 +5,8 @@ Their clocks are moved by hand, so every time has one right value.
 
 import importlib
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -343,3 +345,28 @@ def test_the_time_of_the_profiler_is_a_metric_on_ascend_only(npu, monkeypatch):
     assert "kernel_time" in suite.measured_metrics()
     monkeypatch.setenv("ASCEND_KERNELS_DEVICE", "cuda")
     assert "kernel_time" not in suite.measured_metrics()
+
+
+def test_kernels_made_are_counted_without_a_hook_that_writes_constants_as_json(tmp_path):
+    """Triton's own hooks turn constants into JSON: with one set, a kernel that takes a function as a constant no
+    longer compiles."""
+    script = tmp_path / "count.py"
+    script.write_text(COUNTED)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent)}
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment)
+    assert done.stdout.split() == ["0", "1"], done.stderr
+
+
+COUNTED = """
+import triton
+from triton.compiler import CompiledKernel
+from ascend_kernels.harness import timing
+
+print(timing.compile_count())
+assert triton.JITFunction.compiled_hook is None and triton.JITFunction.cache_hook is None
+try:
+    CompiledKernel(None, {}, "")  # no metadata: it counts from the first line on
+except StopIteration:
+    pass
+print(timing.compile_count())
+"""

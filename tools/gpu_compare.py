@@ -1,12 +1,14 @@
 """Every op side by side in one run: its implementations and twins, the torch form, the one-program-a-row kernel,
 an empty kernel and the copy bandwidth.  Verdict first, then times; targets are checked and misses printed.
 
-    python tools/gpu_compare.py --json compare.json [--ops NAME,...] [--seconds 400]
+    python tools/gpu_compare.py --json compare.json [--ops NAME,...] [--seconds 400] [--workers 8]
     python tools/gpu_compare.py --from compare.json --docs docs/devices.md   # write the table of a run, no device
     python tools/gpu_compare.py --dry --json compare.json                    # try it without a device
 
-Results are kept after every case, so a run that is cut short has what it measured.  Exit code: 0 all targets
-met, 1 misses or wrong results, 3 nothing measured, 4 usage.
+Verdicts of all cases come first, on several processes at once, since nothing is timed meanwhile; then one process
+times what is right.  Results are kept after every case, so a run that is cut short has what it measured.
+
+Exit code: 0 all targets met, 1 misses or wrong results, 3 nothing measured, 4 usage.
 """
 
 from __future__ import annotations
@@ -44,7 +46,11 @@ BEGIN, END = "<!-- begin of gpu_compare -->", "<!-- end of gpu_compare -->"
 
 
 def baseline(place: str) -> dict[str, Any]:
-    """Copy bandwidth in bytes a second, read and written, and the time of an empty kernel in microseconds."""
+    """Copy bandwidth in bytes a second, read and written, and the time of an empty kernel in microseconds.
+
+    The copy is the fastest of the driver's own, on its own and in a graph, and of a kernel that copies."""
+    import statistics
+
     import torch
     import triton
 
@@ -52,16 +58,31 @@ def baseline(place: str) -> dict[str, Any]:
     def empty_kernel(out):
         pass
 
-    size = 1 << 16 if place == "dry" else COPY_BYTES
-    source = torch.ones(size, dtype=torch.uint8, device=device.tensors(place))
+    dry = place == "dry"
+    size = 1 << 16 if dry else COPY_BYTES
+    source = torch.ones(size // 4, dtype=torch.int32, device=device.tensors(place))
     target = torch.zeros_like(source)
+    rounds = 2 if dry else 20
     calls: dict[str, Callable[..., Any]] = {
-        "copy": lambda: target.copy_(source),
+        "driver in a graph": lambda: target.copy_(source),
+        "kernel": lambda: torch.add(source, 0, out=target),
         "empty": lambda: launch(empty_kernel, (1,), {"out": target}),
     }
-    found = timing.measure(calls, {}, place, rounds=2 if place == "dry" else 20)
+    found = timing.measure(calls, {}, place, rounds=rounds)
+    module = device.module(place)
+    alone = []
+    for _ in range(rounds):
+        begin, end = (module.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        target.copy_(source)
+        end.record()
+        end.synchronize()
+        alone.append(begin.elapsed_time(end) * 1e3)
+    copies = {name: found[name].median() for name in calls if name != "empty"}
+    copies["driver"] = statistics.median(alone)
     return {
-        "copy_bytes_a_second": 2 * size / (found["copy"].median() * 1e-6),
+        "copy_us": copies,
+        "copy_bytes_a_second": 2 * size / (min(copies.values()) * 1e-6),
         "empty_us": found["empty"].median(),
         "empty_host_us": found["empty"].median("host"),
     }
@@ -83,23 +104,23 @@ def _without_validate(form: Callable[..., Any]) -> Callable[..., Any]:
     return lambda validate=False, **arguments: form(**arguments)
 
 
-def compare_case(op: Op, case: str, place: str) -> dict[str, Any]:
-    """Verdicts and times of one case."""
-    import torch
+def verdicts(op: Op, case: str) -> dict[str, tuple[str, str]]:
+    """State and reason of everything that is to be timed in one case."""
+    op = with_baselines(op, case)
+    expected = gate.Expected.of(op, case)
+    found = {name: gate.verify(op, case, name, expected=expected) for name in op.calls()}
+    return {name: (verdict.state, verdict.reason[:300]) for name, verdict in found.items()}
 
-    if place == "dry":
-        torch.set_num_threads(1)
+
+def time_case(op: Op, case: str, judged: dict[str, tuple[str, str]], place: str) -> dict[str, Any]:
+    """Times of one case, of what is right."""
     module = device.module(place)
     op = with_baselines(op, case)
-    right, states, reasons = {}, {}, {}
-    for name, call in op.calls().items():
-        verdict = gate.verify(op, case, name)
-        states[name], reasons[name] = verdict.state, verdict.reason[:300]
-        if verdict.ok:
-            right[name] = call
+    right = {name: call for name, call in op.calls().items() if judged[name][0] == "ok"}
     arguments = op.cases[case].arguments()
     before = state.read(place, module)
-    first = next(iter(right), None)
+    default = op.default(place)
+    first = default if default in right else next(iter(right), None)
     timed: dict[str, timing.Timing] = {}
     if first is not None:
         calls = {**right, AGAIN: right[first]}
@@ -110,16 +131,12 @@ def compare_case(op: Op, case: str, place: str) -> dict[str, Any]:
     moved = op.bytes_moved(arguments) if op.bytes_moved else None
     rows = []
     for name in op.calls():
-        role = "baseline" if name in (TORCH, ROWS) else "twin" if name in op.twins else "op"
-        row: dict[str, Any] = {
-            "op": op.name, "family": op.family, "case": case, "impl": name, "role": role, "state": states[name],
-            "reason": reasons[name], "bytes": moved,
-        }  # fmt: skip
+        rows.append(row := {**_row(op, case, name, place), "bytes": moved})
+        row["state"], row["reason"] = judged[name]
         if name in timed:
             one = timed[name]
             row |= {"warm_us": one.median("warm"), "cold_us": one.median("cold"), "host_us": one.median("host")}
             row |= {"samples": {k: list(getattr(one, k)) for k in ("warm", "cold", "host")}, "graph": one.by_graph}
-        rows.append(row)
     device_state = {
         "before": before.as_dict(),
         "after": after.as_dict(),
@@ -128,13 +145,20 @@ def compare_case(op: Op, case: str, place: str) -> dict[str, Any]:
     return {"rows": rows, "floor": floor, "device": device_state}
 
 
+def _row(op: Op, case: str, name: str, place: str) -> dict[str, Any]:
+    """What a row says before anything is known of it.  role: "op" is what the wrapper chooses on this device."""
+    other = "other" if name in op.implementations else "twin"
+    role = "op" if name == op.default(place) else "baseline" if name in (TORCH, ROWS) else other
+    return {"op": op.name, "family": op.family, "case": case, "impl": name, "role": role}
+
+
 def misses(found: dict[str, Any]) -> list[str]:
     """Targets that were not reached, one sentence each."""
     said = []
     cases: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in found["rows"]:
         cases.setdefault((row["op"], row["case"]), []).append(row)
-        if row["role"] == "op" and row["state"] not in ("ok", "unsupported here"):
+        if row["role"] in ("op", "other") and row["state"] not in ("ok", "unsupported here"):
             said.append(f"{row['op']} {row['case']} {row['impl']}: {row['state']}: {row['reason']}")
     copy, empty = found.get("copy_bytes_a_second"), found.get("empty_us")
     for (op, case), rows in cases.items():
@@ -145,13 +169,15 @@ def misses(found: dict[str, Any]) -> list[str]:
         noise = found.get("floors", {}).get(f"{op} {case}", 0.0)
         for which in ("warm_us", "cold_us"):
             word = which[:4]
-            by_torch = timed.get(TORCH)
-            if by_torch and own[which] > by_torch[which] * (1 + noise):
-                said.append(f"{op} {case}: {own[which]:.2f} us {word}, torch form {by_torch[which]:.2f} us")
-            twins = [row for row in timed.values() if row["role"] == "twin"]
+            for name in (TORCH, ROWS):
+                if name in timed and own[which] > timed[name][which] * (1 + noise):
+                    said.append(f"{op} {case}: {own[which]:.2f} us {word}, {name} {timed[name][which]:.2f} us")
+            twins = [row for row in timed.values() if row["role"] in ("twin", "other")]
             best = min(twins, key=lambda row: row[which], default=None)
             if best and own[which] > best[which] * (1 + max(OVER_TWIN, noise)):
-                said.append(f"{op} {case}: {own[which]:.2f} us {word}, twin {best['impl']} {best[which]:.2f} us")
+                said.append(
+                    f"{op} {case}: {own[which]:.2f} us {word}, {best['role']} {best['impl']} {best[which]:.2f} us"
+                )
         if copy and own["bytes"]:
             share = own["bytes"] / (own["cold_us"] * 1e-6) / copy
             if (op, case) in LARGE and share < COPY_SHARE:
@@ -183,7 +209,7 @@ def table(found: dict[str, Any]) -> str:
         f"{found['empty_us']:.2f} us on the device and {found['empty_host_us']:.1f} us on the host.",
         "Medians in us; warm: inputs in L2, cold: beyond it.",
         "",
-        "| op | case | warm | cold | of copy | torch form, cold | one program a row, cold | best twin, cold |",
+        "| op | case | warm | cold | of copy | torch form, cold | one program a row, cold | best other form |",
         "|---|---|---|---|---|---|---|---|",
     ]
     cases: dict[tuple[str, str], list[dict[str, Any]]] = {}
@@ -195,7 +221,7 @@ def table(found: dict[str, Any]) -> str:
             lines.append(f"| {op} | {case} | {rows[0]['state']} | | | | | |")
             continue
         cold = {row["impl"]: f"{row['cold_us']:.2f}" for row in rows if "cold_us" in row}
-        twins = [row for row in rows if row["role"] == "twin" and "cold_us" in row]
+        twins = [row for row in rows if row["role"] in ("twin", "other") and "cold_us" in row]
         best = min(twins, key=lambda row: row["cold_us"], default=None)
         share = (
             f"{own['bytes'] / (own['cold_us'] * 1e-6) / found['copy_bytes_a_second']:.0%}" if own["bytes"] else ""
@@ -244,29 +270,51 @@ def run(given: argparse.Namespace) -> int:
         print(f"gpu_compare: no op {', '.join(sorted(only - set(ops)))}", file=sys.stderr)
         return 4
     dry = place == "dry"
-    jobs: list[tuple[str, str]] = [("", "baseline")]
-    for op in ops.values():
-        jobs += [(op.name, case) for case in (op.quick_cases()[:1] if dry else op.timed_cases())]
+    # The smallest ops first: their cases are many and their targets the sharpest.
+    order = sorted(ops.values(), key=lambda op: op.family != "token_pool")
+    jobs = [(op.name, case) for op in order for case in (op.quick_cases()[:1] if dry else op.timed_cases())]
     begin = time.monotonic()
     found: dict[str, Any] = {
         "version": 1, "dry": dry, "commit": _commit(), "complete": False, "rows": [], "floors": {}, "device": {},
         "marks": [], "large_cases_expected": not dry and not only,
         "versions": {"torch": torch.__version__, "triton": triton.__version__},
     }  # fmt: skip
+    judged: dict[tuple[str, str], dict[str, tuple[str, str]]] = {}
+
+    def failed(name: str, case: str, reason: str) -> None:
+        print(f"{name} {case}: {reason}", flush=True)
+        op = ops[name]
+        row = _row(op, case, op.default(place), place)
+        found["rows"].append({**row, "state": "crashed or timed out", "reason": reason, "bytes": None})
+
+    def judge(job: tuple[str, str]) -> Any:
+        torch.set_num_threads(1 if dry else max(1, (os.cpu_count() or 1) // given.workers))
+        return verdicts(ops[job[0]], job[1])
+
+    judging = isolated.each(jobs, judge, seconds=300, workers=given.workers, group=lambda job: job[0])
+    for (name, case), outcome, reason in judging:
+        if outcome is None:
+            failed(name, case, reason)
+        else:
+            judged[name, case] = outcome
+        if time.monotonic() - begin > given.seconds / 2:
+            print("half of the time is up: the other cases have no verdict and are not timed", flush=True)
+            break
+    judging.close()
+    print(f"{len(judged)} of {len(jobs)} cases have verdicts after {time.monotonic() - begin:.0f} s", flush=True)
 
     def work(job: tuple[str, str]) -> dict[str, Any]:
-        return baseline(place) if not job[0] else compare_case(ops[job[0]], job[1], place)
+        if dry:
+            torch.set_num_threads(1)
+        return time_case(ops[job[0]], job[1], judged[job], place) if job[0] else baseline(place)
 
-    out_of_time = False
-    for (name, case), outcome, reason in isolated.each(jobs, work, seconds=300):
-        if outcome is None:
-            print(f"{name} {case}: {reason}", flush=True)
-            op = ops.get(name)
-            if op:
-                found["rows"].append(
-                    {"op": name, "family": op.family, "case": case, "impl": op.implementations[0], "role": "op",
-                     "state": "crashed or timed out", "reason": reason, "bytes": None}
-                )  # fmt: skip
+    out_of_time = len(judged) < len(jobs)
+    timed = [("", "baseline"), *(job for job in jobs if job in judged)]
+    for (name, case), outcome, reason in isolated.each(timed, work, seconds=300):
+        if outcome is None and not name:
+            print(f"baseline: {reason}", flush=True)
+        elif outcome is None:
+            failed(name, case, reason)
         elif not name:
             found |= outcome
         else:
@@ -316,6 +364,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="where results go, after every case")
     parser.add_argument("--ops", help="only these ops, comma-separated")
     parser.add_argument("--seconds", type=float, default=400, help="start no case after this long (default: 400)")
+    parser.add_argument("--workers", type=int, default=8, help="processes for the verdicts (default: 8)")
     parser.add_argument("--dry", action="store_true", help="without a device: times mean nothing")
     parser.add_argument("--from", dest="source", type=Path, metavar="FILE", help="results of an earlier run")
     parser.add_argument("--docs", type=Path, metavar="PAGE", help="with --from: write its table into this page")

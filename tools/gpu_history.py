@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import selectors
 import shutil
 import subprocess
 import sys
@@ -114,11 +115,12 @@ def work() -> int:
                 ready.clear()
                 op, case = OPS[what[0]], what[1]
                 answer = {}
+                expected = gate.Expected.of(op, case)
                 for impl in op.implementations:
-                    verdict = gate.verify(op, case, impl)
+                    verdict = gate.verify(op, case, impl, expected=expected)
                     answer[impl] = {"state": verdict.state, "reason": verdict.reason[:500]}
                     if verdict.ok:
-                        ready[impl] = timing.prepare(op.calls()[impl], op.cases[case].arguments(), place)
+                        ready[impl] = timing.prepare(op.calls()[impl], expected.arguments, place)
                         answer[impl]["number"] = ready[impl].number
             else:
                 answer = ready[what].sample()
@@ -145,16 +147,25 @@ class Worker:
 
     def ask(self, verb: str, what: Any) -> Any:
         """The answer, or None when the process is gone or silent; `failed` says why from then on."""
-        import selectors
+        self.begin(verb, what)
+        return self.answer()
 
+    def begin(self, verb: str, what: Any) -> None:
+        """Ask, and let the process work on it."""
         if self.failed:
-            return None
-        assert self.process.stdin and self.process.stdout
+            return
+        assert self.process.stdin
         try:
             self.process.stdin.write(json.dumps({verb: what}) + "\n")
             self.process.stdin.flush()
         except OSError:
-            return self._gone("the process ended")
+            self._gone("the process ended")
+
+    def answer(self) -> Any:
+        """The answer to what was asked last, as `ask` gives it."""
+        if self.failed:
+            return None
+        assert self.process.stdout
         with selectors.DefaultSelector() as waiting:
             waiting.register(self.process.stdout, selectors.EVENT_READ)
             if not waiting.select(CASE_SECONDS):
@@ -207,7 +218,7 @@ def measure(commits: list[Commit], folder: Path, given: argparse.Namespace) -> d
             for known in reversed(list(lists.values()))
             for op, facts in known.items()
             if isinstance(facts, dict) and (not only or op in only)
-            for case in facts["cases"]
+            for case in facts["cases"][: given.cases]
         )
         for op, case in questions:
             before = state.read(place, module)
@@ -239,13 +250,17 @@ def measure(commits: list[Commit], folder: Path, given: argparse.Namespace) -> d
 def ask_all(workers: Mapping[str, Worker], lists: Mapping[str, Any], op: str, case: str, rounds: int) -> list[Any]:
     """One case: verdicts of all commits, then samples in turn, another commit first in every round."""
     entries: dict[tuple[str, str], dict[str, Any]] = {}
-    for name, worker in workers.items():
-        facts = lists[name].get(op) if isinstance(lists[name], dict) else None
-        if not facts or case not in facts["cases"]:
-            continue
-        answer = worker.ask("ready", [op, case])
+    having = {
+        name: lists[name][op]
+        for name in workers
+        if isinstance(lists[name], dict) and case in lists[name].get(op, {}).get("cases", ())
+    }
+    for name in having:  # nothing is timed yet, so all may work at once
+        workers[name].begin("ready", [op, case])
+    for name, facts in having.items():
+        answer = workers[name].answer()
         if answer is None or "error" in answer:
-            reason = worker.failed or answer["error"]
+            reason = workers[name].failed or answer["error"]
             answer = {impl: {"state": "crashed or timed out", "reason": reason} for impl in facts["impls"]}
         for impl, verdict in answer.items():
             entries[name, impl] = {
@@ -397,6 +412,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--specimens", type=Path, metavar="FOLDER", help="kernels of the commits, already unpacked"
     )
     parser.add_argument("--ops", help="only these ops, comma-separated")
+    parser.add_argument("--cases", type=int, metavar="N", help="only the first N timed cases of an op")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where samples go, after every case")
     parser.add_argument("--seconds", type=float, default=300, help="start no case after this long (default: 300)")
     parser.add_argument("--dry", action="store_true", help="without a device: times mean nothing")

@@ -16,6 +16,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -213,35 +214,60 @@ def work(jobs: list[str]) -> int:
 # ---- runs
 
 
-def run_tool(tool: str, program: str | None, jobs: list[str], seconds: float, place: Path) -> dict[str, Any]:
-    """One sanitizer over the jobs; its output is kept in `place`."""
-    listing = place.with_suffix(".jobs")
-    listing.write_text(json.dumps(jobs))
-    command = [sys.executable, str(Path(__file__).resolve()), "--work", str(listing)]
-    if program:
-        command = [
-            program, "--tool", tool, "--target-processes", "application-only", "--print-limit", "100",
-            "--error-exitcode", "77", *command,
-        ]  # fmt: skip
-    # Without torch's own pool every tensor is an allocation of its own, with an end that can be overrun.
-    environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "PYTHONPATH": str(ROOT)}
+def run_tool(
+    tool: str, program: str | None, jobs: list[str], end: float, place: Path, workers: int
+) -> dict[str, Any]:
+    """One sanitizer over the jobs, dealt to several processes; what they print is kept in `place` and one file a
+    further process."""
+    environment = {
+        **os.environ,
+        # Without torch's own pool every tensor is an allocation of its own, with an end that can be overrun.
+        "PYTORCH_NO_CUDA_MEMORY_CACHING": "1",
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+    }
     begin = time.monotonic()
-    with open(place, "w") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment, cwd=ROOT)
-        try:
-            code: int | None = process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            code = None
-    text = place.read_text(errors="replace")
-    if program is None:  # the interpreter raises where a sanitizer would report
-        text += "\n========= ERROR SUMMARY: 0 errors\n" if code == 0 else ""
-    reading = read(text, tool)
+    parts: list[tuple[list[str], Path, subprocess.Popen[bytes]]] = []
+    for i in range(min(workers, len(jobs)) or 1):
+        text = place if i == 0 else place.with_name(f"{place.stem}-{i + 1}{place.suffix}")
+        listing = text.with_suffix(".jobs")
+        listing.write_text(json.dumps(jobs[i::workers]))
+        command = [sys.executable, str(Path(__file__).resolve()), "--work", str(listing)]
+        if program:
+            command = [
+                program, "--tool", tool, "--target-processes", "application-only", "--print-limit", "100",
+                "--error-exitcode", "77", *command,
+            ]  # fmt: skip
+        with open(text, "w") as out:
+            process = subprocess.Popen(
+                command, stdout=out, stderr=subprocess.STDOUT, env=environment, cwd=ROOT, start_new_session=True
+            )
+        parts.append((jobs[i::workers], text, process))
+    codes: list[int | None] = []
+    try:
+        for _, _, process in parts:
+            try:
+                codes.append(process.wait(max(0.1, end - time.monotonic())))
+            except subprocess.TimeoutExpired:
+                codes.append(None)
+    finally:
+        for _, _, process in parts:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)  # the sanitizer and what runs below it
+                process.wait()
+    readings: list[Reading] = []
+    said: list[str] = []
+    for (wanted, text, _), code in zip(parts, codes):
+        words = text.read_text(errors="replace")
+        if program is None:  # the interpreter raises where a sanitizer would report
+            words += "\n========= ERROR SUMMARY: 0 errors\n" if code == 0 else ""
+        readings.append(read(words, tool))
+        said += troubles(readings[-1], wanted, code)
     return {
-        "tool": tool, "seconds": round(time.monotonic() - begin, 1), "exit": code, "jobs": len(jobs),
-        "done": len(reading.done), "counted": reading.counted, "troubles": troubles(reading, jobs, code),
-        "reports": [asdict(one) for one in reading.reports], "text": str(place),
+        "tool": tool, "seconds": round(time.monotonic() - begin, 1), "exit": codes, "jobs": len(jobs),
+        "done": sum(len(one.done) for one in readings), "counted": sum(one.counted for one in readings),
+        "troubles": said, "reports": [asdict(report) for one in readings for report in one.reports],
+        "text": [str(text) for _, text, _ in parts],
     }  # fmt: skip
 
 
@@ -264,6 +290,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--ops", help="only these ops, comma-separated")
     parser.add_argument("--fuzz", type=int, default=20, metavar="N", help="fuzzed calls of each op (default: 20)")
     parser.add_argument("--seconds", type=float, default=360, help="for all tools together (default: 360)")
+    parser.add_argument("--workers", type=int, default=min(8, os.cpu_count() or 1), help="processes a tool")
     parser.add_argument("--sanitizer", help="the program (default: compute-sanitizer on PATH)")
     parser.add_argument("--dry", action="store_true", help="on the CPU, without a sanitizer")
     parser.add_argument("--read", type=Path, metavar="REPORT", help="parse a report and print what it says")
@@ -294,11 +321,11 @@ def main(arguments: list[str] | None = None) -> int:
     ops = {name: op for name, op in OPS.items() if not only or name in only}
     jobs = jobs_of(ops, given.fuzz, dry=given.dry)
     folder = given.json.parent if given.json else Path.cwd()
-    end = time.monotonic() + given.seconds
+    begin = time.monotonic()
     runs: list[dict[str, Any]] = []
-    for left, tool in zip(range(len(tools), 0, -1), tools):
-        share = max(10.0, (end - time.monotonic()) / left)
-        runs.append(run_tool(tool, program, jobs, share, folder / f"sanitize-{tool}.txt"))
+    for i, tool in enumerate(tools):
+        end = begin + given.seconds * (i + 1) / len(tools)
+        runs.append(run_tool(tool, program, jobs, end, folder / f"sanitize-{tool}.txt", given.workers))
         for one in runs[-1]["troubles"][:20]:
             print(f"{tool}: {one}", flush=True)
         if given.json:

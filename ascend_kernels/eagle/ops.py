@@ -108,6 +108,7 @@ ROWS = (
         cases=cases.ACCEPTED,
         writes=("accepted_out_cache_loc",),
         implementations=("tile", "lane"),
+        on_gpu="lane",
         twins=twins.ACCEPTED,
         bytes_moved=_accepted_bytes,
     ),
@@ -120,6 +121,7 @@ ROWS = (
         cases=cases.NEW_VERIFIED,
         writes=("new_verified_id",),
         implementations=("tile", "lane"),
+        on_gpu="lane",
         bytes_moved=_new_verified_bytes,
     ),
     Op(
@@ -130,6 +132,7 @@ ROWS = (
         torch_form=reference.select_in_torch,
         cases=cases.SELECT,
         implementations=("tile", "lane"),
+        on_gpu="lane",
         twins=twins.SELECT,
         bytes_moved=_select_bytes,
     ),
@@ -175,6 +178,7 @@ ROWS = (
         torch_form=reference.verify_in_torch,
         cases=cases.VERIFY,
         implementations=("tile", "walk"),
+        on_gpu="walk",
         bytes_moved=_verify_bytes,
     ),
 )

@@ -70,6 +70,11 @@ def for_real() -> bool:
     return _RUNNER.get() is on_device and device.kind() != "cpu"
 
 
+def in_interpreter() -> bool:
+    """Whether launches now go to Triton's interpreter, which stands in for any device."""
+    return _RUNNER.get() is on_device and device.interpreted()
+
+
 @contextlib.contextmanager
 def run_with(runner: Callable[[Launch], None]) -> Iterator[None]:
     """Every launch inside the block goes to `runner`."""

@@ -114,7 +114,8 @@ class Op:
     call:            the checked wrapper; takes the arguments by name, `impl=` and `validate=`
     reference:       plain torch on the CPU, the same arguments; writes the same ones and returns the same
     writes:          names of the arguments written in place
-    implementations: names for `impl=`, the default first
+    implementations: names for `impl=`, the default on Ascend first
+    on_gpu:          the default on a GPU, where that is another
     compare:         how an output is judged: exact, within(...), or a function of its own
     bytes_moved:     arguments -> bytes the job must read and write at least, on any implementation
     torch_form:      what a user without the kernel would write with torch; the measured baseline
@@ -127,6 +128,7 @@ class Op:
     cases: Mapping[str, Case]
     writes: tuple[str, ...] = ()
     implementations: tuple[str, ...] = ("triton",)
+    on_gpu: str = ""
     twins: Mapping[str, Twin] = field(default_factory=dict)
     compare: Compare = exact
     bytes_moved: Callable[[Arguments], int] | None = None
@@ -136,6 +138,10 @@ class Op:
         """Every implementation and twin by name, as a function of the op's arguments."""
         own = {name: _bound(self.call, name) for name in self.implementations}
         return own | {name: twin.call for name, twin in self.twins.items()}
+
+    def default(self, kind: str) -> str:
+        """The implementation that the wrapper chooses on a kind of device, where the arguments leave a choice."""
+        return self.on_gpu if self.on_gpu and kind == "cuda" else self.implementations[0]
 
     def quick_cases(self) -> list[str]:
         """Ids of the cases every commit runs."""

@@ -283,16 +283,21 @@ def _guarded(entry_of: Callable[[Op, str, str], dict[str, Any]], op: Op, case: s
 _EXPECTED: list[Expected] = []  # of the case that this process works on
 
 
+def _expected(op: Op, case: str) -> Expected:
+    """Arguments and reference of a case, shared by its implementations."""
+    if not _EXPECTED or _EXPECTED[0].op is not op or _EXPECTED[0].case != case:
+        _EXPECTED[:] = []  # before the next one is made: these can be large
+        _EXPECTED[:] = [Expected.of(op, case)]
+    return _EXPECTED[0]
+
+
 def _model_entry(row: Row, target: str) -> dict[str, Any]:
     """Verdict from executing the compiled code, and its counts and cycles."""
     from ascend_model import combined
 
-    if not _EXPECTED or (_EXPECTED[0].op.name, _EXPECTED[0].case) != row.group:
-        _EXPECTED[:] = []  # before the next one is made: these can be large
-        _EXPECTED[:] = [Expected.of(row.op, row.case)]
     runner = Modelled(target, unsafe=row.impl in row.op.twins)
     # Executing compiled code is deterministic; a second run could only repeat the first.
-    verdict = verify(row.op, row.case, row.impl, runner, repeat=False, expected=_EXPECTED[0])
+    verdict = verify(row.op, row.case, row.impl, runner, repeat=False, expected=_expected(row.op, row.case))
     entry = _entry(verdict)
     codes = {done.code: done.compiled.linalg for done in runner.simulations if done.code}
     entry["codes"] = list(codes)
@@ -375,7 +380,7 @@ def _measure_case(op: Op, case: str) -> dict[str, Entry]:
         if not wanted(case, impl):
             continue
         _record(op, "Measured", case, impl, {"state": CRASHED, "reason": "the process ended before a verdict"})
-        entries[impl] = _guarded(lambda o, c, i: _entry(verify(o, c, i)), op, case, impl)
+        entries[impl] = _guarded(lambda o, c, i: _entry(verify(o, c, i, expected=_expected(o, c))), op, case, impl)
         lost = _lost(module)
         if lost:
             reason = entries[impl]["reason"] or lost
@@ -389,7 +394,7 @@ def _measure_case(op: Op, case: str) -> dict[str, Entry]:
         before = state.read(place, module)
         calls = {**right, AGAIN: next(iter(right.values()))}
         rounds = 2 if place == "dry" else 15
-        timed = timing.measure(calls, op.cases[case].arguments(), place, rounds=rounds)
+        timed = timing.measure(calls, _expected(op, case).arguments, place, rounds=rounds)
         after = state.read(place, module)
     except Exception as error:
         lost = _lost(module)

@@ -32,7 +32,7 @@ import triton
 import triton.language as tl
 
 from ..harness import check, device
-from ..harness.launch import launch
+from ..harness.launch import in_interpreter, launch
 from ..harness.spec import Unsupported
 from . import entry, layout, plan
 
@@ -162,7 +162,7 @@ class Rows:
 
     def launch(self, tensors: dict[str, Any], constants: dict[str, Any], where: device.Device) -> None:
         """Launch on checked arguments."""
-        if where.kind == "npu":
+        if where.ascend and not in_interpreter():
             raise Unsupported("impl: rows is for a GPU; its kernel holds rows in tuples")
         made = plan.pools(tensors["requests"], constants["P"], where)
         ahead = min(self.ahead, plan.power_of_two(tensors["tokens"]))
