@@ -247,6 +247,7 @@ def comparison(**times):
             "warm_us": value,
             "cold_us": value,
             "host_us": 9.0,
+            "alone_us": 5.0,
         }
         for impl, value in us.items()
     ]
@@ -254,6 +255,7 @@ def comparison(**times):
     return {
         "version": 1, "dry": False, "commit": "c" * 40, "rows": [*rows, *other], "floors": {},
         "copy_bytes_a_second": 4e12, "empty_us": 2.0, "empty_host_us": 9.0, "large_cases_expected": True,
+        "empty_alone_us": 4.9, "chain_us": 2.5, "chain_alone_us": 5.1,
         "device": {"after": {"name": "Some GPU", "driver": "1", "toolkit": "2", "clock_mhz": 1980.0}},
         "versions": {"torch": "2.11", "triton": "3.6"},
     }  # fmt: skip
@@ -274,7 +276,19 @@ def comparison(**times):
         ),
         (
             lambda found: [row.update(case="decode", bytes=100) for row in found["rows"][:3]],
-            "10.00 us, an empty kernel takes 2.00 us",
+            "10.00 us in a graph, an empty kernel 2.00 us",
+        ),
+        (
+            lambda found: [row.update(case="decode", bytes=100, alone_us=5.5) for row in found["rows"][:3]],
+            "5.50 us alone, an empty kernel 4.90 us",
+        ),
+        (
+            lambda found: found["rows"].append({**found["rows"][1], "impl": "n", "role": "other", "cold_us": 9.0}),
+            "other n 9.00 us",
+        ),
+        (
+            lambda found: found["rows"].append({**found["rows"][2], "impl": "one program a row", "warm_us": 9.0}),
+            "10.00 us warm, one program a row 9.00 us",
         ),
     ],
 )
@@ -306,8 +320,8 @@ def test_the_page_is_written_from_the_results_and_never_from_a_dry_run(tmp_path)
         assert text.startswith("# Devices\n") and text.endswith("\n\nMore.\n") and "\nold\n" not in text
         assert "Copy bandwidth 4.00 TB/s" in text and "SM clock 1980 MHz" in text
         assert (
-            "| assign_req_to_token_pool | extend-1024x4096 | 10.00 | 10.00 | 100% | 40.00 |  | 10.20 (plain) |"
-            in text
+            "| assign_req_to_token_pool | extend-1024x4096 | 10.00 | 10.00 | 5.00 | 100% | 40.00 |  "
+            "| 10.20 (plain) |" in text
         )
         assert "Every target is met." in text
     (tmp_path / "c.json").write_text(json.dumps({**comparison(), "dry": True}))

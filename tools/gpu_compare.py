@@ -46,17 +46,25 @@ BEGIN, END = "<!-- begin of gpu_compare -->", "<!-- end of gpu_compare -->"
 
 
 def baseline(place: str) -> dict[str, Any]:
-    """Copy bandwidth in bytes a second, read and written, and the time of an empty kernel in microseconds.
+    """Copy bandwidth in bytes a second, read and written, and microseconds of an empty kernel and of a chain: one
+    program that loads an index, loads what it points at and stores that, the least a copy through metadata can do.
 
     The copy is the fastest of the driver's own, on its own and in a graph, and of a kernel that copies."""
     import statistics
 
     import torch
     import triton
+    import triton.language as tl
 
     @triton.jit
     def empty_kernel(out):
         pass
+
+    @triton.jit
+    def chain_kernel(index, out):
+        lanes = tl.arange(0, 32)
+        at = tl.load(index) + lanes
+        tl.store(out + at, tl.load(index + at))
 
     dry = place == "dry"
     size = 1 << 16 if dry else COPY_BYTES
@@ -67,6 +75,7 @@ def baseline(place: str) -> dict[str, Any]:
         "driver in a graph": lambda: target.copy_(source),
         "kernel": lambda: torch.add(source, 0, out=target),
         "empty": lambda: launch(empty_kernel, (1,), {"out": target}),
+        "chain": lambda: launch(chain_kernel, (1,), {"index": source, "out": target}),
     }
     found = timing.measure(calls, {}, place, rounds=rounds)
     module = device.module(place)
@@ -78,12 +87,15 @@ def baseline(place: str) -> dict[str, Any]:
         end.record()
         end.synchronize()
         alone.append(begin.elapsed_time(end) * 1e3)
-    copies = {name: found[name].median() for name in calls if name != "empty"}
+    copies = {name: found[name].median() for name in ("driver in a graph", "kernel")}
     copies["driver"] = statistics.median(alone)
     return {
         "copy_us": copies,
         "copy_bytes_a_second": 2 * size / (min(copies.values()) * 1e-6),
         "empty_us": found["empty"].median(),
+        "empty_alone_us": timing.alone(calls["empty"], {}, place, rounds),
+        "chain_us": found["chain"].median(),
+        "chain_alone_us": timing.alone(calls["chain"], {}, place, rounds),
         "empty_host_us": found["empty"].median("host"),
     }
 
@@ -106,16 +118,40 @@ def _without_validate(form: Callable[..., Any]) -> Callable[..., Any]:
 
 def verdicts(op: Op, case: str) -> dict[str, tuple[str, str]]:
     """State and reason of everything that is to be timed in one case."""
-    op = with_baselines(op, case)
     expected = gate.Expected.of(op, case)
     found = {name: gate.verify(op, case, name, expected=expected) for name in op.calls()}
     return {name: (verdict.state, verdict.reason[:300]) for name, verdict in found.items()}
 
 
+def judge_all(
+    jobs: list[tuple[str, str]], extended: Callable[[str, str], Op], workers: int, seconds: float, place: str
+) -> tuple[dict[tuple[str, str], dict[str, tuple[str, str]]], dict[tuple[str, str], str]]:
+    """Verdicts of all cases, several at once, and why a case has none; those not begun in time have neither."""
+    import torch
+
+    def judge(job: tuple[str, str]) -> dict[str, tuple[str, str]]:
+        torch.set_num_threads(1 if place == "dry" else max(1, (os.cpu_count() or 1) // workers))
+        return verdicts(extended(*job), job[1])
+
+    judged, lost = {}, {}
+    begin = time.monotonic()
+    judging = isolated.each(jobs, judge, seconds=300, workers=workers, group=lambda job: job[0])
+    for job, outcome, reason in judging:
+        if outcome is None:
+            lost[job] = reason
+        else:
+            judged[job] = outcome
+        if time.monotonic() - begin > seconds:
+            print("no more time for verdicts: the other cases are not timed", flush=True)
+            break
+    judging.close()
+    print(f"{len(judged)} of {len(jobs)} cases have verdicts after {time.monotonic() - begin:.0f} s", flush=True)
+    return judged, lost
+
+
 def time_case(op: Op, case: str, judged: dict[str, tuple[str, str]], place: str) -> dict[str, Any]:
     """Times of one case, of what is right."""
     module = device.module(place)
-    op = with_baselines(op, case)
     right = {name: call for name, call in op.calls().items() if judged[name][0] == "ok"}
     arguments = op.cases[case].arguments()
     before = state.read(place, module)
@@ -125,6 +161,7 @@ def time_case(op: Op, case: str, judged: dict[str, tuple[str, str]], place: str)
     if first is not None:
         calls = {**right, AGAIN: right[first]}
         timed = timing.measure(calls, arguments, place, rounds=2 if place == "dry" else 15)
+        alone = timing.alone(right[first], arguments, place, 3 if place == "dry" else 31)
     after = state.read(place, module)
     again = timed.pop(AGAIN, None)
     floor = abs(math.log(again.median("cold") / timed[first].median("cold"))) if again and first else 0.0
@@ -136,6 +173,8 @@ def time_case(op: Op, case: str, judged: dict[str, tuple[str, str]], place: str)
         if name in timed:
             one = timed[name]
             row |= {"warm_us": one.median("warm"), "cold_us": one.median("cold"), "host_us": one.median("host")}
+            if name == first:
+                row["alone_us"] = alone
             row |= {"samples": {k: list(getattr(one, k)) for k in ("warm", "cold", "host")}, "graph": one.by_graph}
     device_state = {
         "before": before.as_dict(),
@@ -183,8 +222,10 @@ def misses(found: dict[str, Any]) -> list[str]:
             if (op, case) in LARGE and share < COPY_SHARE:
                 said.append(f"{op} {case}: {share:.0%} of copy bandwidth, {COPY_SHARE:.0%} is the target")
             small = empty and own["bytes"] / copy * 1e6 < LAUNCH_BOUND * empty
-            if small and own["family"] == "token_pool" and own["warm_us"] > (1 + OVER_EMPTY) * empty:
-                said.append(f"{op} {case}: {own['warm_us']:.2f} us, an empty kernel takes {empty:.2f} us")
+            for which, least in (("warm_us", empty), ("alone_us", found.get("empty_alone_us"))):
+                if small and own["family"] == "token_pool" and own[which] > (1 + OVER_EMPTY) * least:
+                    where = "in a graph" if which == "warm_us" else "alone"
+                    said.append(f"{op} {case}: {own[which]:.2f} us {where}, an empty kernel {least:.2f} us")
     if found.get("large_cases_expected"):
         measured = {key for key, rows in cases.items() if any("warm_us" in row for row in rows)}
         said += [f"{op} {case}: not measured" for op, case in sorted(LARGE - measured)]
@@ -206,11 +247,14 @@ def table(found: dict[str, Any]) -> str:
     lines = [
         f"{facts}, commit `{found['commit'][:10]}`.",
         f"Copy bandwidth {found['copy_bytes_a_second'] / 1e12:.2f} TB/s read and written, an empty kernel "
-        f"{found['empty_us']:.2f} us on the device and {found['empty_host_us']:.1f} us on the host.",
-        "Medians in us; warm: inputs in L2, cold: beyond it.",
+        f"{found['empty_us']:.2f} us in a graph of many, {found['empty_alone_us']:.2f} us between two events and "
+        f"{found['empty_host_us']:.1f} us on the host.  A program that loads an index, loads what it points at "
+        f"and stores that takes {found['chain_us']:.2f} us in a graph, {found['chain_alone_us']:.2f} us alone.",
+        "Medians in us; warm: inputs in L2, cold: beyond it, both in a graph; alone: one call between two events.",
+        "The other forms: cold.",
         "",
-        "| op | case | warm | cold | of copy | torch form, cold | one program a row, cold | best other form |",
-        "|---|---|---|---|---|---|---|---|",
+        "| op | case | warm | cold | alone | of copy | torch form | one program a row | best other form |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     cases: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in found["rows"]:
@@ -218,7 +262,7 @@ def table(found: dict[str, Any]) -> str:
     for (op, case), rows in cases.items():
         own = next((row for row in rows if row["role"] == "op" and "warm_us" in row), None)
         if own is None:
-            lines.append(f"| {op} | {case} | {rows[0]['state']} | | | | | |")
+            lines.append(f"| {op} | {case} | {rows[0]['state']} | | | | | | |")
             continue
         cold = {row["impl"]: f"{row['cold_us']:.2f}" for row in rows if "cold_us" in row}
         twins = [row for row in rows if row["role"] in ("twin", "other") and "cold_us" in row]
@@ -227,9 +271,8 @@ def table(found: dict[str, Any]) -> str:
             f"{own['bytes'] / (own['cold_us'] * 1e-6) / found['copy_bytes_a_second']:.0%}" if own["bytes"] else ""
         )
         twin = f"{best['cold_us']:.2f} ({best['impl']})" if best else ""
-        words = (
-            f"{own['warm_us']:.2f} | {own['cold_us']:.2f} | {share} | {cold.get(TORCH, '')} | {cold.get(ROWS, '')}"
-        )
+        times = " | ".join(f"{own[which]:.2f}" for which in ("warm_us", "cold_us", "alone_us"))
+        words = f"{times} | {share} | {cold.get(TORCH, '')} | {cold.get(ROWS, '')}"
         lines.append(f"| {op} | {case} | {words} | {twin} |")
     said = misses(found)
     lines += ["", f"Targets missed: {len(said)}." if said else "Every target is met."]
@@ -279,7 +322,6 @@ def run(given: argparse.Namespace) -> int:
         "marks": [], "large_cases_expected": not dry and not only,
         "versions": {"torch": torch.__version__, "triton": triton.__version__},
     }  # fmt: skip
-    judged: dict[tuple[str, str], dict[str, tuple[str, str]]] = {}
 
     def failed(name: str, case: str, reason: str) -> None:
         print(f"{name} {case}: {reason}", flush=True)
@@ -287,28 +329,19 @@ def run(given: argparse.Namespace) -> int:
         row = _row(op, case, op.default(place), place)
         found["rows"].append({**row, "state": "crashed or timed out", "reason": reason, "bytes": None})
 
-    def judge(job: tuple[str, str]) -> Any:
-        torch.set_num_threads(1 if dry else max(1, (os.cpu_count() or 1) // given.workers))
-        return verdicts(ops[job[0]], job[1])
-
-    judging = isolated.each(jobs, judge, seconds=300, workers=given.workers, group=lambda job: job[0])
-    for (name, case), outcome, reason in judging:
-        if outcome is None:
-            failed(name, case, reason)
-        else:
-            judged[name, case] = outcome
-        if time.monotonic() - begin > given.seconds / 2:
-            print("half of the time is up: the other cases have no verdict and are not timed", flush=True)
-            break
-    judging.close()
-    print(f"{len(judged)} of {len(jobs)} cases have verdicts after {time.monotonic() - begin:.0f} s", flush=True)
+    judged, lost = judge_all(
+        jobs, lambda name, case: with_baselines(ops[name], case), given.workers, given.seconds / 2, place
+    )
+    for job, reason in lost.items():
+        failed(*job, reason)
 
     def work(job: tuple[str, str]) -> dict[str, Any]:
         if dry:
             torch.set_num_threads(1)
-        return time_case(ops[job[0]], job[1], judged[job], place) if job[0] else baseline(place)
+        name, case = job
+        return time_case(with_baselines(ops[name], case), case, judged[job], place) if name else baseline(place)
 
-    out_of_time = len(judged) < len(jobs)
+    out_of_time = len(judged) + len(lost) < len(jobs)
     timed = [("", "baseline"), *(job for job in jobs if job in judged)]
     for (name, case), outcome, reason in isolated.each(timed, work, seconds=300):
         if outcome is None and not name:

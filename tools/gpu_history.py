@@ -218,7 +218,7 @@ def measure(commits: list[Commit], folder: Path, given: argparse.Namespace) -> d
             for known in reversed(list(lists.values()))
             for op, facts in known.items()
             if isinstance(facts, dict) and (not only or op in only)
-            for case in facts["cases"][: given.cases]
+            for case in spread(facts["cases"], given.cases)
         )
         for op, case in questions:
             before = state.read(place, module)
@@ -245,6 +245,13 @@ def measure(commits: list[Commit], folder: Path, given: argparse.Namespace) -> d
     found["complete"] = not found["failed"]
     keep(given.json, found)
     return found
+
+
+def spread(cases: list[str], most: int | None) -> list[str]:
+    """At most so many, evenly from the first to the last."""
+    if most is None or most >= len(cases):
+        return cases
+    return [cases[round(i * (len(cases) - 1) / max(1, most - 1))] for i in range(most)]
 
 
 def ask_all(workers: Mapping[str, Worker], lists: Mapping[str, Any], op: str, case: str, rounds: int) -> list[Any]:
@@ -412,7 +419,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--specimens", type=Path, metavar="FOLDER", help="kernels of the commits, already unpacked"
     )
     parser.add_argument("--ops", help="only these ops, comma-separated")
-    parser.add_argument("--cases", type=int, metavar="N", help="only the first N timed cases of an op")
+    parser.add_argument("--cases", type=int, metavar="N", help="only N timed cases of an op, from first to last")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where samples go, after every case")
     parser.add_argument("--seconds", type=float, default=300, help="start no case after this long (default: 300)")
     parser.add_argument("--dry", action="store_true", help="without a device: times mean nothing")

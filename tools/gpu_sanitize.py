@@ -28,7 +28,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ("memcheck", "racecheck", "initcheck")
 JOB, DONE, UNEXPECTED = "== job ", "== done ", "== unexpected "
-LARGEST = 1 << 22  # elements of a case above which a sanitizer takes too long
+LARGEST = 1 << 22  # elements of a case above which racecheck takes too long
 # What a wrapper may answer to metadata that makes no sense.
 REFUSALS = ("ValueError", "TypeError", "PlanError", "Unsupported")
 
@@ -122,13 +122,18 @@ def troubles(reading: Reading, wanted: Iterable[str], code: int | None) -> list[
 # ---- jobs
 
 
-def jobs_of(ops: Mapping[str, Any], fuzz: int, *, dry: bool) -> list[str]:
-    """`op case impl` for every case that is not too large, `op case fuzz SEED` for its metadata gone wrong."""
+def jobs_of(ops: Mapping[str, Any], fuzz: int, largest: int, *, dry: bool) -> list[str]:
+    """`op case impl` for every case of at most `largest` elements, `op case fuzz SEED` for metadata gone wrong."""
+    from ascend_kernels.harness import isolated
+
+    named = [(op.name, case) for op in ops.values() for case in (list(op.cases)[:2] if dry else op.cases)]
+    work = isolated.each(named, lambda job: _size(ops[job[0]].cases[job[1]]), workers=isolated.workers())
+    sizes = {job: size for job, size, _ in work if size is not None and size <= largest}
     found = []
     for op in ops.values():
-        cases = list(op.cases)[:2] if dry else [name for name in op.cases if _size(op.cases[name]) <= LARGEST]
+        cases = [case for name, case in named if name == op.name and (name, case) in sizes]
         found += [f"{op.name} {case} {impl}" for case in cases for impl in op.implementations]
-        small = sorted(cases, key=lambda name: _size(op.cases[name]))[:4]
+        small = sorted(cases, key=lambda case: sizes[op.name, case])[:4]
         found += [f"{op.name} {small[seed % len(small)]} fuzz {seed}" for seed in range(fuzz) if small]
     return found
 
@@ -289,6 +294,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--tools", default=",".join(TOOLS), help=f"of {', '.join(TOOLS)}")
     parser.add_argument("--ops", help="only these ops, comma-separated")
     parser.add_argument("--fuzz", type=int, default=20, metavar="N", help="fuzzed calls of each op (default: 20)")
+    parser.add_argument(
+        "--largest",
+        type=int,
+        default=LARGEST,
+        metavar="N",
+        help=f"elements of a case at most (default: {LARGEST})",
+    )
     parser.add_argument("--seconds", type=float, default=360, help="for all tools together (default: 360)")
     parser.add_argument("--workers", type=int, default=min(8, os.cpu_count() or 1), help="processes a tool")
     parser.add_argument("--sanitizer", help="the program (default: compute-sanitizer on PATH)")
@@ -319,7 +331,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 4
     only = {name for name in (given.ops or "").split(",") if name}
     ops = {name: op for name, op in OPS.items() if not only or name in only}
-    jobs = jobs_of(ops, given.fuzz, dry=given.dry)
+    jobs = jobs_of(ops, given.fuzz, given.largest, dry=given.dry)
     folder = given.json.parent if given.json else Path.cwd()
     begin = time.monotonic()
     runs: list[dict[str, Any]] = []

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
 
+from ..harness import plans
 from ..harness.device import Device
 from ..harness.spec import PlanError
+from ..measured_plans import MEASURED
 
 EXACT = 2**24  # integers of smaller size are exact in fp32, in which lanes are compared on Ascend
 GATHER_TILE = 4096  # words of a table kept on chip while lanes pick from it
@@ -17,11 +22,12 @@ BITS = 8
 @dataclass(frozen=True)
 class Plan:
     """programs: size of the grid.  rows: requests, or elements, a program takes at once.  tile: lanes of a
-    tile, a power of two."""
+    tile, a power of two.  options: num_warps and the like on a GPU."""
 
     programs: int
     rows: int
     tile: int
+    options: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
 
 def power_of_two(n: int) -> int:
@@ -77,11 +83,22 @@ def hidden_block(width: int, item: int) -> int:
     return min(power_of_two(width), 8192 // item)
 
 
-def vocabulary(rows: int, vocab: int, device: Device, block: int = 1024) -> Plan:
-    """One row a program at a time, in blocks of the vocabulary; a block is compared with eight bounds at once."""
+def vocabulary(rows: int, vocab: int, device: Device, block: int = 1024, form: str = "") -> Plan:
+    """One row a program at a time, in blocks of the vocabulary; a block is compared with eight bounds at once.
+
+    form: the kernel the plan is for."""
     if vocab > EXACT:
         raise PlanError(f"a vocabulary of {vocab}; token numbers are exact up to {EXACT}")
-    return Plan(programs(rows, device), 1, min(block, power_of_two(vocab)))
+    given = plans.choice(MEASURED, "eagle.vocabulary", device, rows=rows, vocab=vocab, form=form)
+    block = min(given.get("block", block), power_of_two(vocab))
+    return Plan(programs(rows, device), 1, block, plans.options(given))
+
+
+def candidates(name: str, sizes: Mapping[str, Any]) -> Iterator[plans.Choice]:
+    """What is worth measuring for a plan on a GPU."""
+    if name == "eagle.vocabulary":
+        for block in (8192, 16384, 32768):
+            yield from ({"block": block, "num_warps": warps} for warps in (8, 16, 32))
 
 
 def paged(requests: int, longest: int, device: Device) -> Plan:

@@ -103,13 +103,14 @@ class Cut:
         """Launch on checked arguments.  mass: limits are masses to reach, not numbers of tokens."""
         rows, vocab = probs.shape
         where = device.of(probs)
-        made = plan.vocabulary(rows, vocab, where, self.block if where.ascend else self.large_block)
+        block = self.block if where.ascend else self.large_block
+        made = plan.vocabulary(rows, vocab, where, block, f"{self.kernel.__name__} {'mass' if mass else 'count'}")
         launch(
             self.kernel,
             (made.programs,),
             {"probs": probs, "limits": limits, "out": out, "rows": rows, "vocab": vocab},
             {"MASS": mass, "BLOCK": made.tile, "PROGRAMS": made.programs},
-            num_warps=self.warps,
+            **{"num_warps": self.warps} | made.options,
         )
 
 

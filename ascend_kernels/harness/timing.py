@@ -131,6 +131,18 @@ class Prepared:
         return warm, cold, (time.perf_counter() - begin) * 1e6
 
 
+def alone(call: Callable[..., Any], arguments: Arguments, place: str, rounds: int = 31) -> float:
+    """Median microseconds between two events with one compiled call between them, the device busy until then.
+
+    The events' own distance is in it: compare with an empty kernel timed the same way."""
+    module = device.module(place)
+    require_events(module, place)
+    inputs = _input_sets(arguments, device.tensors(place), module)[0]
+    _compile(call, inputs, module)
+    region = _Region(lambda: call(**inputs), 1, module, None)
+    return statistics.median(region.sample() for _ in range(rounds))
+
+
 def require_events(module: Any, place: str) -> None:
     """Raise TimingError unless the device's events tell time."""
     try:

@@ -58,7 +58,8 @@ class Expand:
     def launch(self, pool_ids, seq_lens, out, size: int, within_seq: bool) -> None:
         """Launch on checked arguments."""
         rows, groups = pool_ids.shape
-        made = plan.groups(rows, groups, size, device.of(pool_ids))
+        where = device.of(pool_ids)
+        made = plan.groups(rows, groups, size, where)
         launch(
             expand_kernel,
             (made.programs,),
@@ -71,6 +72,7 @@ class Expand:
                 "parts": max(1, -(-groups // made.rows)),
             },
             {"P": size, "BLOCK": made.rows, "WITHIN_SEQ": within_seq},
+            **({} if where.ascend else {"num_warps": made.warps}),
         )
 
 

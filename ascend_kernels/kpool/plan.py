@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from ..harness import plans
 from ..harness.device import Device
 from ..harness.spec import PlanError
+from ..measured_plans import MEASURED
 
 BITS = 8
 
@@ -68,6 +72,8 @@ def groups(rows: int, count: int, pool_size: int, device: Device) -> Plan:
     Raises PlanError when a block does not fit UB.
     """
     block = min(power_of_two(count), max(16, (2048 if device.ascend else 1024) // pool_size))
+    given = plans.choice(MEASURED, "kpool.groups", device, rows=rows, groups=count, pool_size=str(pool_size))
+    block = given.get("block", block)
     if device.ascend:
         # Pools and tokens of a block: two load and two store buffers, the products and their sums.
         need = BITS * (block * 40 + block * pool_size * 32)
@@ -76,7 +82,17 @@ def groups(rows: int, count: int, pool_size: int, device: Device) -> Plan:
                 f"pools of {pool_size} tokens need {need} bits of UB, {device.name} has {BITS * device.ub_bytes}"
             )
     work = rows * max(1, -(-count // block))
-    return Plan(min(work, device.cores if device.ascend else device.grid_limit), block)
+    programs = min(work, device.cores if device.ascend else device.grid_limit)
+    return Plan(programs, block, given.get("num_warps", 4))
+
+
+def candidates(name: str, sizes: Mapping[str, Any]) -> Iterator[plans.Choice]:
+    """What is worth measuring for a plan on a GPU."""
+    if name == "kpool.groups":
+        for block in sorted(
+            {min(power_of_two(sizes["groups"]), n // int(sizes["pool_size"])) for n in (512, 1024, 2048)}
+        ):
+            yield from ({"block": block, "num_warps": warps} for warps in (1, 2, 4, 8))
 
 
 def ids(count: int, device: Device) -> Plan:

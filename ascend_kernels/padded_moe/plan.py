@@ -5,13 +5,15 @@ Sizes that change from batch to batch decide the grid only, never a constant, so
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from ..harness import plans
 from ..harness.device import Device
 from ..harness.spec import PlanError
+from ..measured_plans import MEASURED
 
 BITS = 8
 LEAST_TILE = 32  # bytes; what the Ascend DMA moves at full width
@@ -126,6 +128,8 @@ def gather_blocks(
         "LOAD": "",
         "STORE": "",
     }
+    sizes = {"assignments": assignments, "hidden": hidden, "item": str(item), "top_k": str(top_k)}
+    given = given or plans.choice(MEASURED, "padded_moe.gather_blocks", device, **sizes)
     constants, options = _overridden(constants, {} if device.ascend else {"num_warps": 4}, given)
     blocks = -(-assignments // constants["ROWS"])
     programs, run = shared(blocks, device, constants["ZEROERS"])
@@ -146,6 +150,8 @@ def gather_tokens(
         "LOAD": "",
         "STORE": "" if device.ascend else ".cs",  # written rows are not read again here
     }
+    sizes = {"assignments": tokens * top_k, "hidden": hidden, "item": str(item), "top_k": str(top_k)}
+    given = given or plans.choice(MEASURED, "padded_moe.gather_tokens", device, **sizes)
     constants, options = _overridden(constants, {} if device.ascend else _warps(tile), given)
     programs, run = shared(tokens, device, constants["ZEROERS"])
     return Plan((device.cores if device.ascend else programs + constants["ZEROERS"],), run, constants, options)
@@ -168,6 +174,8 @@ def scatter(
     constants = {"TOP_K": top_k, "HIDDEN": hidden, "TILE": tile, "UNROLL": unroll, "LOAD": ""}
     if not device.ascend:
         constants["TILE"] = min(tile, 1024)
+    sizes = {"assignments": tokens * top_k, "hidden": hidden, "item": str(item), "top_k": str(top_k)}
+    given = given or plans.choice(MEASURED, "padded_moe.scatter", device, **sizes)
     constants, options = _overridden(constants, {} if device.ascend else {"num_warps": 4}, given)
     programs, run = shared(tokens, device)
     return Plan((programs,), run, constants, options)
@@ -184,6 +192,8 @@ def scatter_search(
     constants = {
         "TOP_K": top_k, "HIDDEN": hidden, "TILE": tile, "BOUND": bound, "TERMS": power_of_two(top_k)
     }  # fmt: skip
+    sizes = {"assignments": tokens * top_k, "hidden": hidden, "item": str(item), "top_k": str(top_k)}
+    given = given or plans.choice(MEASURED, "padded_moe.scatter_search", device, **sizes)
     constants, options = _overridden(constants, {} if device.ascend else {"num_warps": 4}, given)
     return Plan((tokens, -(-hidden // constants["TILE"])), 1, constants, options)
 
@@ -195,6 +205,8 @@ def scatter_blocks(
     tile = min(max(power_of_two(hidden), LEAST_TILE // item), 2048)
     constants = {"HIDDEN": hidden, "TILE": tile, "ROWS": _rows_at_once(hidden * item)}
     options = {} if device.ascend else _warps(tile * constants["ROWS"], most=4)
+    sizes = {"assignments": assignments, "hidden": hidden, "item": str(item)}
+    given = given or plans.choice(MEASURED, "padded_moe.scatter_blocks", device, **sizes)
     constants, options = _overridden(constants, options, given)
     programs, run = shared(-(-assignments // constants["ROWS"]), device)
     return Plan((programs,), run, constants, options)
@@ -224,6 +236,8 @@ def wgrad_tokens(
         terms = power_of_two(top_k)
         constants |= {"TILE": min(tile, max(256, min(2048, 4096 // terms))), "TERMS": terms, "LOAD": ""}
         options = {"num_warps": 4}
+    sizes = {"assignments": tokens * top_k, "hidden": hidden, "item": str(item), "top_k": str(top_k)}
+    given = given or plans.choice(MEASURED, "padded_moe.wgrad_tokens", device, **sizes)
     constants, options = _overridden(constants, options, given)
     programs, run = shared(tokens, device)
     return Plan((programs,), run, constants, options)
@@ -238,6 +252,8 @@ def wgrad_blocks(
     constants = {"TOP_K": top_k, "HIDDEN": hidden, "TILE": tile, "ROWS": 1}
     if device.ascend:
         constants |= {"TILE": min(tile, 1024), "ROWS": 8}
+    sizes = {"assignments": assignments, "hidden": hidden, "item": str(item), "top_k": str(top_k)}
+    given = given or plans.choice(MEASURED, "padded_moe.wgrad_blocks", device, **sizes)
     constants, options = _overridden(constants, {} if device.ascend else _warps(tile), given)
     programs, run = shared(-(-assignments // constants["ROWS"]), device)
     return Plan((programs,), run, constants | {"ONCE": run == 1}, options)
@@ -296,9 +312,31 @@ def route(assignments: int, experts: int, device: Device) -> Plan:
     most = device.cores if device.ascend else 128
     run = -(-blocks // most)
     constants = {"BOUND": bound, "BLOCK": block, "ROWS": max(1, 2048 // bound) if device.ascend else 128}
-    return Plan((-(-blocks // run),), run, constants, {} if device.ascend else {"num_warps": 8})
+    given = plans.choice(MEASURED, "padded_moe.route", device, assignments=assignments, experts=experts)
+    return Plan((-(-blocks // run),), run, constants, {} if device.ascend else {"num_warps": 4} | dict(given))
 
 
 def _route_bits(block: int, bound: int) -> int:
     """Upper bound of what the compiler asks for: ten buffers of the pairs, five of the one-hot rows."""
     return BITS * 4 * block * (10 * block + 5 * bound)
+
+
+def candidates(name: str, sizes: Mapping[str, Any]) -> Iterator[plans.Choice]:
+    """What is worth measuring for a plan on a GPU."""
+    if name == "padded_moe.route":
+        yield from ({"num_warps": warps} for warps in (1, 2, 8))
+        return
+    if not name.startswith("padded_moe."):
+        return
+    wide = min(max(power_of_two(sizes["hidden"]), LEAST_TILE // int(sizes["item"])), MOST_TILE)
+    form = name.partition(".")[2]
+    if form in ("gather_blocks", "scatter_blocks"):
+        usual = _rows_at_once(sizes["hidden"] * int(sizes["item"]))
+        for rows in sorted({max(1, usual // 2), usual, 2 * usual}):
+            yield from ({"ROWS": rows, "num_warps": warps} for warps in (1, 2, 4, 8))
+    elif form == "gather_tokens":
+        for store in ("", ".cs"):
+            yield from ({"STORE": store, "num_warps": warps} for warps in (2, 4, 8, 16))
+    else:
+        for tile in sorted({min(wide, tile) for tile in (512, 1024, 2048, 4096)}):
+            yield from ({"TILE": tile, "num_warps": warps} for warps in (1, 2, 4, 8))

@@ -62,6 +62,7 @@ class Draft:
                 "pool_len": req_to_token.shape[1],
             },
             {"BLOCK": made.block},
+            **made.options,
         )
 
 

@@ -48,6 +48,7 @@ class Copy:
                 "pool_len": req_to_token.shape[1],
             },
             {"BOUND": made.bound, "BLOCK": made.block},
+            **made.options,
         )
 
 

@@ -1,0 +1,166 @@
+"""Launch plans chosen by measuring: which measurement speaks for which sizes, and what may be chosen."""
+
+import copy
+import dataclasses
+import json
+import math
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ascend_kernels import measured_plans
+from ascend_kernels.harness import device, gate, plans
+from ascend_kernels.harness.spec import OK
+from ascend_kernels.registry import OPS
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
+GPU = dataclasses.replace(device.PROFILES["Ascend910B1"], kind="cuda", name="Some GPU", cores=132, ub_bytes=0)
+NAMES = ("rows", "length")
+
+
+def record(sizes, choice, name="Some GPU", plan="family.copy"):
+    return plans.Measured(plan, name, sizes, choice, (2.0, 2.0), (1.0, 1.0), 3, {"torch": "2", "triton": "3"})
+
+
+sizes = st.fixed_dictionaries({"rows": st.integers(1, 10**6), "length": st.integers(0, 10**6)})
+
+
+@given(st.lists(sizes, max_size=6), sizes)
+def test_the_nearest_measurement_speaks_and_none_beyond_twice_the_size(measured, asked):
+    table = tuple(record(one, {"at": i}) for i, one in enumerate(measured))
+    got = plans.choice(table, "family.copy", GPU, **asked)
+
+    def octaves(one):
+        return max(abs(math.log2(max(1, one[name]) / max(1, asked[name]))) for name in NAMES)
+
+    near = [i for i, one in enumerate(measured) if octaves(one) <= 1 + 1e-12]
+    if not got:
+        assert not near
+    else:
+        assert octaves(measured[got["at"]]) <= min(octaves(measured[i]) for i in near) + 1e-12
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "Another GPU"},
+        {"plan": "family.other"},
+        {"sizes": {"rows": 8, "item": "4"}},
+        {"sizes": {"rows": 8}},
+    ],
+    ids=["device", "plan", "text", "names"],
+)
+def test_another_device_plan_or_text_says_nothing(change):
+    asked = {"rows": 8, "item": "2"}
+    table = (record(**{"sizes": asked, "choice": {"block": 64}} | change),)
+    assert plans.choice(table, "family.copy", GPU, **asked) == {}
+    assert plans.choice((record(asked, {"block": 64}),), "family.copy", GPU, **asked) == {"block": 64}
+
+
+def test_trying_replaces_what_was_measured_and_nothing_outlasts_it():
+    table = (record({"rows": 8}, {"block": 64}),)
+    with plans.asked() as seen, plans.trying({"family.copy": {"block": 16}}):
+        assert plans.choice(table, "family.copy", GPU, rows=8) == {"block": 16}
+        assert plans.choice(table, "family.other", GPU, rows=9) == {}
+    assert seen == {"family.copy": {"rows": 8}, "family.other": {"rows": 9}}
+    with plans.trying({}):
+        assert plans.choice(table, "family.copy", GPU, rows=8) == {}
+    assert plans.choice(table, "family.copy", GPU, rows=8) == {"block": 64}
+
+
+@pytest.fixture
+def on_gpu(monkeypatch):
+    """Plans are a GPU's; kernels run in the interpreter."""
+    monkeypatch.setattr(device, "of", lambda tensor: GPU)
+    monkeypatch.setattr(device, "current", lambda: GPU)
+
+
+TUNED = ["assign_draft_cache_locs", "assign_req_to_token_pool", "expand_pools_and_append_tail", "padded_gather",
+         "padded_scatter", "padded_scatter_wgrad", "route", "top_p_renorm_prob"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TUNED)
+def test_every_candidate_gives_the_right_result(name, on_gpu):
+    import gpu_tune
+
+    op = OPS[name]
+    case = min(op.quick_cases(), key=lambda case: gpu_tune_size(op, case))
+    tuned = gpu_tune.with_candidates(op, case, "cpu")
+    assert len(tuned.twins) >= 3
+    expected = gate.Expected.of(tuned, case)
+    for impl in tuned.calls():
+        verdict = gate.verify(tuned, case, impl, repeat=False, expected=expected)
+        assert verdict.state == OK, f"{impl}: {verdict.reason}"
+
+
+def gpu_tune_size(op, case):
+    return sum(v.numel() for v in op.cases[case].arguments().values() if hasattr(v, "numel"))
+
+
+def test_what_is_kept_is_a_candidate_that_was_faster():
+    import gpu_tune
+
+    for one in measured_plans.MEASURED:
+        assert one.choice in gpu_tune.candidates(one.plan, one.sizes)
+        assert one.choice_us[0] < one.rule_us[0] * (1 - gpu_tune.GAIN)
+        assert one.choice_us[1] <= one.rule_us[1] * 1.05 and one.tried >= 3
+    keys = [(one.plan, one.device, json.dumps(dict(one.sizes))) for one in measured_plans.MEASURED]
+    assert len(keys) == len(set(keys))
+
+
+CASE = {
+    "op": "a", "case": "large", "floor": 0.001, "sizes": {"f.p": {"rows": 8}}, "device": "Some GPU",
+    "rows": [
+        {"impl": "rule", "cold_us": 10.0, "warm_us": 8.0},
+        {"impl": 'f.p {"block": 1}', "cold_us": 9.0, "warm_us": 8.0},
+        {"impl": 'f.p {"block": 2}', "cold_us": 9.5, "warm_us": 8.0},
+        {"impl": 'f.p {"block": 3}'},
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "change, block",
+    [
+        (lambda a, b: None, 1),
+        (lambda a, b: a["rows"][1].update(warm_us=8.2), 2),
+        (lambda a, b: a.update(floor=0.03), 1),
+        (lambda a, b: a.update(floor=0.06), None),
+        (lambda a, b: [row.update(cold_us=9.85) for one in (a, b) for row in one["rows"][1:3]], None),
+        (lambda a, b: a["rows"].pop(0), None),
+        (lambda a, b: b["rows"][1].update(cold_us=10.2), 2),
+        (lambda a, b: b["rows"].pop(1), 2),
+        (lambda a, b: b["rows"][2].update(cold_us=7.0), 2),
+    ],
+    ids=["fastest", "slower in L2", "noise", "more noise", "too little", "no rule", "slower in the other op",
+         "wrong in the other op", "mean of both"],
+)  # fmt: skip
+def test_which_candidate_is_chosen(change, block):
+    import gpu_tune
+
+    one, two = copy.deepcopy(CASE), {**copy.deepcopy(CASE), "op": "b"}
+    change(one, two)
+    found = gpu_tune.chosen([one, two])
+    assert [chosen["choice"]["block"] for chosen in found] == ([] if block is None else [block])
+
+
+def test_a_module_of_plans_is_what_was_chosen():
+    import gpu_tune
+
+    run = {"device": "Some GPU", "cases": [CASE], "versions": {"torch": "2", "triton": "3"}, "dry": False}
+    other = {**CASE, "rows": [{**row, "cold_us": 10.0, "warm_us": 8.0} for row in CASE["rows"]]}
+    space: dict = {"__name__": "ascend_kernels.made", "__package__": "ascend_kernels"}
+    exec(gpu_tune.module(gpu_tune.merged([{**run, "cases": [other]}, run])), space)
+    [made] = space["MEASURED"]
+    assert made == plans.Measured(
+        "f.p", "Some GPU", {"rows": 8}, {"block": 1}, (10.0, 8.0), (9.0, 8.0), 2, run["versions"]
+    )
+    exec(gpu_tune.module(gpu_tune.merged([run, {**run, "cases": [other]}])), space)
+    assert space["MEASURED"] == ()
+    with pytest.raises(ValueError, match="dry"):
+        gpu_tune.module({**run, "dry": True})
+    with pytest.raises(ValueError, match="different devices"):
+        gpu_tune.merged([run, {**run, "device": "Another GPU"}])

@@ -1,0 +1,255 @@
+"""Launch plans chosen on measured data: every candidate of a plan beside its rule, at the timed cases.
+
+    python tools/gpu_tune.py --json tune.json [--ops NAME,...] [--seconds 250]   # on the device
+    python tools/gpu_tune.py --from tune.json                                    # the table of a run
+    python tools/gpu_tune.py --from tune.json --write ascend_kernels/measured_plans.py
+    python tools/gpu_tune.py --dry --json tune.json                              # try it without a device
+
+A candidate is chosen when its result is right, a call with inputs beyond L2 is faster than the rule's by more than
+2 % and twice the noise floor of its case, and it is slower by 1 % in no op that shares the plan, nor with inputs
+in L2.  --from takes several files: later measurements of a case replace earlier ones.  Exit code: 0 done, 1 cut
+short, 3 nothing measured, 4 usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gpu_compare  # first: it puts the repository on the path and looks for --dry
+
+from ascend_kernels.eagle import plan as eagle
+from ascend_kernels.harness import device, gate, isolated, plans
+from ascend_kernels.harness.spec import Op, Twin
+from ascend_kernels.kpool import plan as kpool
+from ascend_kernels.padded_moe import plan as padded_moe
+from ascend_kernels.registry import OPS
+from ascend_kernels.token_pool import plan as token_pool
+
+RULE = "rule"
+GAIN = 0.02
+WORSE = 0.01  # what a candidate may lose in one of the ops that share its plan, or with inputs in L2
+FAMILIES = {"token_pool": token_pool, "eagle": eagle, "kpool": kpool, "padded_moe": padded_moe}
+
+
+def consulted(op: Op, case: str, place: str) -> dict[str, dict[str, plans.Size]]:
+    """Plan -> sizes of the plans that the op asks for in a case, of those with candidates."""
+    arguments = op.cases[case].arguments()
+    with plans.asked() as seen:
+        gate.run(op.call, arguments, device.tensors(place))
+    return {name: sizes for name, sizes in seen.items() if any(candidates(name, sizes))}
+
+
+def candidates(name: str, sizes: Mapping[str, Any]) -> list[plans.Choice]:
+    """What is worth measuring for a plan."""
+    return list(FAMILIES[name.partition(".")[0]].candidates(name, sizes))
+
+
+def with_candidates(op: Op, case: str, place: str) -> Op:
+    """The op with its rules as the implementation and every candidate as a twin named `plan {...}`."""
+    twins = {}
+    asked = consulted(op, case, place)
+    for name, sizes in asked.items():
+        for given in candidates(name, sizes):
+            twins[f"{name} {json.dumps(given)}"] = Twin(_call(op, {name: given}), pattern="candidate")
+    rule = _call(op, {})
+    return dataclasses.replace(
+        op, implementations=(RULE,), on_gpu="", twins=twins, call=lambda impl, **more: rule(**more)
+    )
+
+
+def _call(op: Op, given: Mapping[str, plans.Choice]) -> Callable[..., Any]:
+    def call(**arguments: Any) -> Any:
+        with plans.trying(given):
+            return op.call(**arguments)
+
+    return call
+
+
+def chosen(outcomes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The candidates that are faster than their rule, one a plan and its sizes at most.
+
+    Where several ops ask the same, a candidate must have been measured in all, be slower in none, and the
+    geometric mean over them decides."""
+    asked: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for outcome in outcomes:
+        for name, sizes in outcome["sizes"].items():
+            asked.setdefault((name, json.dumps(sizes)), []).append(outcome)
+    found = []
+    for (name, sizes), together in asked.items():
+        by_text = [{row["impl"]: row for row in one["rows"] if "cold_us" in row} for one in together]
+        floor = max(one["floor"] for one in together)
+        best: tuple[float, str] | None = None
+        tried = [text for text in by_text[0] if text.startswith(name + " ")]
+        for text in tried:
+            if not all(text in rows and RULE in rows for rows in by_text):
+                continue
+            cold, warm = (
+                [rows[text][which] / rows[RULE][which] for rows in by_text] for which in ("cold_us", "warm_us")
+            )
+            mean = statistics.geometric_mean(cold)
+            fair = max(*cold, *warm) <= 1 + max(WORSE, floor)
+            if fair and mean < 1 - max(GAIN, 2 * floor) and (best is None or mean < best[0]):
+                best = (mean, text)
+        if best:
+            found.append(
+                {
+                    "plan": name, "sizes": json.loads(sizes), "choice": json.loads(best[1].partition(" ")[2]),
+                    "rule_us": _mean(by_text, RULE), "choice_us": _mean(by_text, best[1]), "tried": len(tried),
+                }
+            )  # fmt: skip
+    return found
+
+
+def _mean(by_text: Iterable[Mapping[str, Any]], text: str) -> tuple[float, float]:
+    rows = [rows[text] for rows in by_text]
+    cold, warm = (statistics.geometric_mean([row[which] for row in rows]) for which in ("cold_us", "warm_us"))
+    return cold, warm
+
+
+def run(given: argparse.Namespace) -> int:
+    """Measure; the exit code."""
+    import torch
+    import triton
+
+    place = device.kind()
+    if place == "cpu":
+        print("gpu_tune: no GPU or NPU here; --dry tries it without one", file=sys.stderr)
+        return 4
+    only = {name for name in (given.ops or "").split(",") if name}
+    if only - set(OPS):
+        print(f"gpu_tune: no op {', '.join(sorted(only - set(OPS)))}", file=sys.stderr)
+        return 4
+    dry = place == "dry"
+    ops = {name: op for name, op in OPS.items() if not only or name in only}
+    jobs = [(op.name, case) for op in ops.values() for case in (op.quick_cases()[:1] if dry else op.timed_cases())]
+    begin = time.monotonic()
+    judged, lost = gpu_compare.judge_all(
+        jobs, lambda name, case: with_candidates(ops[name], case, place), given.workers, given.seconds / 2, place
+    )
+    jobs = [job for job in jobs if job in judged and len(judged[job]) > 1]
+    found: dict[str, Any] = {
+        "version": 1, "dry": dry, "device": "", "complete": False, "cases": [],
+        "lost": {" ".join(job): reason for job, reason in lost.items()},
+        "versions": {"torch": torch.__version__, "triton": triton.__version__},
+    }  # fmt: skip
+
+    def work(job: tuple[str, str]) -> dict[str, Any]:
+        if dry:
+            torch.set_num_threads(1)
+        op = with_candidates(ops[job[0]], job[1], place)
+        taken = gpu_compare.time_case(op, job[1], judged[job], place)
+        rows = [{k: v for k, v in row.items() if k != "samples"} for row in taken["rows"]]
+        return {
+            "op": job[0], "case": job[1], "floor": taken["floor"], "rows": rows, "device": device.current().name,
+            "sizes": consulted(ops[job[0]], job[1], place),
+        }  # fmt: skip
+
+    cut = False
+    for job, outcome, reason in isolated.each(jobs, work, seconds=300):
+        if outcome is None:
+            found["lost"][" ".join(job)] = reason
+            print(f"{' '.join(job)}: {reason}", flush=True)
+        else:
+            found["cases"].append(outcome)
+            found["device"] = outcome["device"]
+            print(f"{' '.join(job)}: {_said(outcome)}", flush=True)
+        gpu_compare.keep(given.json, found)
+        if time.monotonic() - begin > given.seconds:
+            print("time is up", flush=True)
+            cut = True
+            break
+    found["complete"] = not cut and not found["lost"]
+    gpu_compare.keep(given.json, found)
+    if not found["cases"]:
+        print("gpu_tune: nothing was measured", file=sys.stderr)
+        return 3
+    return 0 if found["complete"] else 1
+
+
+def _said(outcome: Mapping[str, Any]) -> str:
+    best = [f"{one['plan']} {one['choice']}: {_gain(one)}" for one in chosen([outcome])]
+    return "; ".join(best) or f"the rule stays ({len(outcome['rows']) - 1} candidates)"
+
+
+def _gain(one: Mapping[str, Any]) -> str:
+    before, after = one["rule_us"][0], one["choice_us"][0]
+    return f"{before:.2f} -> {after:.2f} us ({after / before - 1:+.1%})"
+
+
+def merged(several: list[dict[str, Any]]) -> dict[str, Any]:
+    """Several runs as one.  Raises ValueError when they are of different devices."""
+    devices = {found["device"] for found in several}
+    if len(devices) > 1:
+        raise ValueError(f"runs of different devices: {', '.join(sorted(devices))}")
+    cases = {(case["op"], case["case"]): case for found in several for case in found["cases"]}
+    return {**several[-1], "cases": list(cases.values()), "dry": any(found.get("dry") for found in several)}
+
+
+def table(found: Mapping[str, Any]) -> str:
+    """Markdown of what was chosen, and of the plans whose rule stays."""
+    lines = ["| plan | sizes | choice | rule, us | choice, us | tried |", "|---|---|---|---|---|---|"]
+    made = chosen(found["cases"])
+    for one in made:
+        where, what = (", ".join(f"{k} {v}" for k, v in one[key].items()) for key in ("sizes", "choice"))
+        times = f"{one['rule_us'][0]:.2f} | {one['choice_us'][0]:.2f}"
+        lines.append(f"| {one['plan']} | {where} | {what} | {times} | {one['tried']} |")
+    asked = {(name, json.dumps(sizes)) for case in found["cases"] for name, sizes in case["sizes"].items()}
+    stays: dict[str, int] = {}
+    for name, _ in asked - {(one["plan"], json.dumps(one["sizes"])) for one in made}:
+        stays[name] = stays.get(name, 0) + 1
+    rest = ", ".join(f"{name} ({count})" for name, count in sorted(stays.items()))
+    return "\n".join([*lines, "", f"The rule stays, by sizes: {rest}." if rest else "Every rule was beaten."])
+
+
+def module(found: Mapping[str, Any]) -> str:
+    """The text of `ascend_kernels/measured_plans.py`.  Raises ValueError for a dry run."""
+    if found.get("dry"):
+        raise ValueError("that run was a dry one: its times mean nothing and choose no plan")
+    rows = []
+    for one in chosen(found["cases"]):
+        times = ", ".join(f"({cold:.3f}, {warm:.3f})" for cold, warm in (one["rule_us"], one["choice_us"]))
+        rows.append(
+            f"    Measured(\n        {one['plan']!r}, {found['device']!r},\n        {one['sizes']!r},\n"
+            f"        {one['choice']!r},\n        {times}, {one['tried']}, {dict(found['versions'])!r},\n    ),\n"
+        )
+    table = "(\n" + "".join(rows) + ")" if rows else "()"
+    return (
+        '"""Launch plans that measured faster than their rule.  Written by `tools/gpu_tune.py --write`."""\n\n'
+        f"from .harness.plans import Measured\n\n# fmt: off\nMEASURED: tuple[Measured, ...] = {table}\n"
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where results go, after every case")
+    parser.add_argument("--ops", help="only these ops, comma-separated")
+    parser.add_argument("--seconds", type=float, default=250, help="start no case after this long (default: 250)")
+    parser.add_argument("--workers", type=int, default=8, help="processes for the verdicts (default: 8)")
+    parser.add_argument("--dry", action="store_true", help="without a device: times mean nothing")
+    parser.add_argument("--from", dest="source", type=Path, nargs="+", metavar="FILE", help="earlier results")
+    parser.add_argument("--write", type=Path, metavar="MODULE", help="with --from: write the chosen plans there")
+    given = parser.parse_args(arguments)
+    if given.source is None:
+        return run(given)
+    try:
+        found = merged([json.loads(place.read_text()) for place in given.source])
+        if given.write:
+            given.write.write_text(module(found))
+        else:
+            print(table(found))
+    except (OSError, ValueError, KeyError) as error:
+        print(f"gpu_tune: {error}", file=sys.stderr)
+        return 4
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
