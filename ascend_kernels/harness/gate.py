@@ -158,15 +158,16 @@ def run(call: Callable[..., Any], arguments: Arguments, place: torch.device | st
     with poisoned_allocations() as allocated:
         with interpreter.watched(lambda: [one.span() for one in (*guarded.values(), *allocated)]):
             result = call(**given, **more)
-    return Run(guarded, list(_flatten("output", result)), allocated)
+    return Run(guarded, list(flatten("output", result)), allocated)
 
 
-def _flatten(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+def flatten(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of what a call returned, each with its place: output, output[0], output[0][1], ..."""
     if isinstance(value, torch.Tensor):
         yield name, value
     elif isinstance(value, tuple | list):
         for i, part in enumerate(value):
-            yield from _flatten(f"{name}[{i}]", part)
+            yield from flatten(f"{name}[{i}]", part)
     elif value is not None:
         yield name, torch.tensor(value)
 
