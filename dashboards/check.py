@@ -49,7 +49,7 @@ from dashboards.series import (
     worse,
 )
 from dashboards.text import change, markdown, plain, value
-from dashboards.trust import Spikes, doubt, noise_floors, without_shifts
+from dashboards.trust import FEW_RUNS, Floor, Spikes, doubt, noise_floors, without_shifts
 
 NOTHING_WORSE, REGRESSED, FAILED, NOTHING_MEASURED, UNUSABLE = range(5)
 
@@ -207,8 +207,8 @@ def _with_trades(findings: list[Finding]) -> list[Finding]:
 def _high_floors(history: History, at: int, thresholds: Mapping[str, float]) -> list[str]:
     """One sentence for each metric of which this run cannot show changes as small as were asked for."""
     high: dict[tuple[str, str], list[float]] = {}
-    for row, floor in noise_floors(history, at).items():
-        series = history.series[row]
+    for row, found in noise_floors(history, at).items():
+        series, floor = history.series[row], found.least
         if floor > least_change(series.benchmark, series.deterministic, thresholds):
             high.setdefault((series.machine, series.metric), []).append(floor)
     return [
@@ -334,7 +334,8 @@ def _measured_verdicts(
         if not level_points.size:
             continue
         alert = alerts[place]
-        least = max(least_change(series.benchmark, series.deterministic, thresholds), floors.get(row, 0.0))
+        floor = floors.get(row, Floor(0.0, 0.0))
+        least = max(least_change(series.benchmark, series.deterministic, thresholds), floor.least)
         new = float(values[place, at])
         first = at
         if alert and (follow or alert.index > end) and abs(alert.size) >= least:
@@ -352,6 +353,11 @@ def _measured_verdicts(
                 often, count, points_before = spikes.expected(history, row, verdict[2])
                 if often > BY_CHANCE:
                     why = f"{count} of {points_before} earlier points were as far off for one run"
+                elif (past_runs := int((~np.isnan(past)).sum())) < FEW_RUNS and abs(verdict[2]) <= floor.widest:
+                    why = (
+                        f"{past_runs} earlier run{'s' if past_runs > 1 else ''} only, and series of this machine "
+                        f"differ by up to {floor.widest:.1%} from one process to the next"
+                    )
             if why:
                 verdict = (SUSPECT, *verdict[1:3], f"{verdict[3]}; {why}")
         if verdict and verdict[0] not in (SUSPECT, KNOWN):
@@ -363,15 +369,16 @@ def _measured_verdicts(
     return found
 
 
-def _floors(history: History, at: int, end: int) -> dict[int, float]:
-    """Least change that both runs can show, by row: the head's, and the last one's up to the base."""
+def _floors(history: History, at: int, end: int) -> dict[int, Floor]:
+    """What both runs can show, by row: the head's, and the last one's up to the base."""
     found = dict(noise_floors(history, at))
     bases = {row: then for row in found if (then := _base_point(history, row, end)) is not None}
     for then in set(bases.values()):
         floors = noise_floors(history, then)
         for row, column in bases.items():
             if column == then:
-                found[row] = max(found[row], floors.get(row, 0.0))
+                other = floors.get(row, found[row])
+                found[row] = Floor(max(found[row].least, other.least), max(found[row].widest, other.widest))
     return found
 
 

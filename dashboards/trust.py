@@ -1,8 +1,8 @@
 """How far a measured run can be trusted: its noise floor, and what happened to its device meanwhile.
 
-Every measured case times one implementation twice, interleaved with the rest.  What these two differ by is noise
-of that run; a change below it cannot be told from none.  It only ever makes the gate more careful: noise from run
-to run is estimated from the history of the series.
+Every measured case is timed in two processes, whose memory lies in two places.  What they differ by is noise of
+that run; a change below it cannot be told from none.  It only ever makes the gate more careful: noise from run to
+run is estimated from the history of the series, once there is some.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from dashboards.series import NOT_RUN, STATE_CODE
 SIGMAS = 3.0  # of the differences within the run
 HALF_NORMAL = 0.6745  # median of |x| of a standard normal x
 CLOCK_STEP = 0.015  # a change of clock above this explains a change of time
-LEVEL = 10  # earlier runs whose clock is the usual one
+LEVEL = 10  # earlier runs whose clock and whose noise are the usual ones
+FEW_RUNS = 4  # earlier runs below which their spread says little
 # A shift that a whole run shares is the machine's: said of runs with this many series of this many ops.
 LEAST_SERIES, LEAST_OPS = 20, 5
 LEAST, SAME_WAY = 0.01, 0.9
@@ -28,31 +29,36 @@ ODD = 4.5  # standard deviations from the neighbours that make a spike
 NEARLY = 0.8  # a spike of this share of a change is as good as one of its size
 
 
-def noise_floors(history: History, column: int) -> dict[int, float]:
-    """Least relative change that the run at a column can show, by row; rows without a second timing are left out.
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """Least relative change of a series that a run can show.
 
-    It is three standard deviations of the differences of this machine, environment and metric in the run, and no
-    less than the case's own difference.
-    """
-    own: dict[int, float] = {}
-    groups: dict[tuple[object, ...], dict[tuple[str, str], float]] = {}
+    least: three standard deviations of what all series of its machine, environment and metric differed from
+    themselves, and no less than its own differences, in this run and the LEVEL runs before.  widest: the largest
+    difference of any of these series in them."""
+
+    least: float
+    widest: float
+
+
+def noise_floors(history: History, column: int) -> dict[int, Floor]:
+    """Floors of the run at a column, by row; rows without a second timing are left out."""
+    own: dict[int, list[float]] = {}
+    groups: dict[tuple[object, ...], list[float]] = {}
     for row, series in enumerate(history.series):
         if series.deterministic or history.state[row, column] == STATE_CODE[NOT_RUN]:
             continue
-        apart = history.detail(row, column).again.get(series.metric)
-        if apart is not None:
-            own[row] = math.expm1(min(apart, 50.0))
-            key = (series.machine, series.environment, series.metric)
-            groups.setdefault(key, {})[series.suite, series.case] = own[row]
-    pooled = {
-        key: SIGMAS * float(np.median(list(differences.values()))) / HALF_NORMAL
-        for key, differences in groups.items()
+        if series.metric not in history.detail(row, column).again:
+            continue
+        ran = np.flatnonzero(history.state[row, : column + 1] != STATE_CODE[NOT_RUN])[-LEVEL - 1 :]
+        apart = [history.detail(row, int(then)).again.get(series.metric) for then in ran]
+        own[row] = [math.expm1(min(one, 50.0)) for one in apart if one is not None]
+        groups.setdefault(_group(history, row), []).extend(own[row])
+    pooled = {key: SIGMAS * float(np.median(some)) / HALF_NORMAL for key, some in groups.items()}
+    return {
+        row: Floor(max(*some, pooled[_group(history, row)]), max(groups[_group(history, row)]))
+        for row, some in own.items()
     }
-    found = {}
-    for row, apart in own.items():
-        series = history.series[row]
-        found[row] = max(apart, pooled[series.machine, series.environment, series.metric])
-    return found
 
 
 def doubt(history: History, row: int, first: int, at: int) -> str:

@@ -18,11 +18,12 @@ def rows(which):
 def _rows(which):
     for op in OPS.values():
         for case in op.cases:
-            if which == "quick" and not op.cases[case].quick:
+            if which != "edge" and not op.cases[case].quick:
                 continue
             if which == "edge" and (op.cases[case].quick or op.cases[case].timed):
                 continue
-            for impl in op.calls() if which == "quick" else op.implementations:
+            own = (*op.implementations, *op.gpu)
+            for impl in op.names("cpu") if which == "compiled" else op.calls() if which == "quick" else own:
                 yield pytest.param(op, case, impl, id=f"{op.name}-{case}-{impl}")
 
 
@@ -44,14 +45,12 @@ def test_edge_case_in_the_interpreter(op: Op, case: str, impl: str):
 
 
 @pytest.mark.compiler
-@pytest.mark.parametrize("op, case, impl", rows("quick"))
+@pytest.mark.parametrize("op, case, impl", rows("compiled"))
 def test_quick_case_in_compiled_code(op: Op, case: str, impl: str):
     runner = Modelled(unsafe=impl in op.twins)
     verdict = gate.verify(op, case, impl, runner, repeat=False)
     if verdict.reason.startswith("unsupported: cube"):
         pytest.skip("the model knows no cube unit")
-    if impl == op.on_gpu and verdict.state == UNSUPPORTED:
-        pytest.skip(verdict.reason)
     assert verdict.state in known_states(op, impl), verdict.reason
     assert runner.simulations
     if impl not in op.twins or op.twins[impl].safe:
@@ -76,9 +75,14 @@ def test_row_is_complete(op: Op):
     arguments = op.cases[op.quick_cases()[0]].arguments()
     assert op.bytes_moved(arguments) > 0
     assert set(op.writes) <= set(arguments)
-    assert not set(op.implementations) & set(op.twins)
+    assert len({*op.implementations, *op.gpu, *op.twins}) == len(op.calls())
+    assert op.names("cpu") == op.names("npu") == [*op.implementations, *op.twins]
+    assert op.names("cuda") == list(op.calls())
+    for name in op.gpu:
+        verdict = gate.verify(op, op.quick_cases()[0], name, Modelled(), repeat=False)
+        assert verdict.state == UNSUPPORTED and "for a GPU" in verdict.reason
     assert op.default("cpu") == op.default("npu") == op.implementations[0]
-    assert op.default("cuda") in op.implementations
+    assert op.default("cuda") in (*op.implementations, *op.gpu)
 
 
 @pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)

@@ -5,6 +5,7 @@ Their clocks are moved by hand, so every time has one right value.
 
 import importlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -177,7 +178,47 @@ def test_a_clock_that_steps_marks_the_run(results, pretend):
     assert line["device"]["marks"] == ["clock 1000 -> 800 MHz"]
 
 
-def test_out_of_memory_is_unsupported_and_the_rest_goes_on(results, pretend):
+@pytest.fixture
+def second(monkeypatch):
+    """What to do to the device before the second processes are forked."""
+    todo, calls, each = [], [], suite.isolated.each
+
+    def watched(*jobs, **more):
+        calls.append(1)
+        if len(calls) == 2:
+            for change in todo:
+                change()
+        return each(*jobs, **more)
+
+    monkeypatch.setattr(suite.isolated, "each", watched)
+    return todo
+
+
+def test_two_processes_give_one_time_and_what_they_differ_by(results, pretend, second):
+    # The pretended graph holds times at the pace of its capture and replays them at its own: 1.1 twice.
+    second.append(lambda: setattr(pretend, "pace", lambda now: 1.1))
+    found = suite.measure_all([OP])[suite.suite_name("Measured", OP)]
+    one = dry.LAUNCH_US + dry.EVENT_US
+    for entry in found.values():
+        for metric in ("device_time", "device_time_cold"):
+            assert entry["again"][metric] == pytest.approx(math.log(1.21), abs=0.01)
+        assert entry["values"]["device_time"]["samples"] == pytest.approx([1.1 * one] * 2, rel=0.01)
+        assert entry["device"]["marks"] == []
+    first = OP.quick_cases()[0], "derived"
+    assert last_lines(results)[first]["again"] == found[first]["again"]
+
+
+def test_what_fails_in_its_second_process_has_no_number(results, pretend, second):
+    second.append(lambda: setattr(pretend, "lost_at", 3))
+    found = suite.measure_all([OP])[suite.suite_name("Measured", OP)]
+    entries = [found[case, "derived"] for case in OP.quick_cases()]
+    assert all(entry["state"] == CRASHED and "values" not in entry for entry in entries)
+    assert entries[0]["reason"].startswith("in its second process: the device was lost")
+    assert last_lines(results)[OP.quick_cases()[0], "derived"]["state"] == CRASHED
+
+
+def test_out_of_memory_is_unsupported_and_the_rest_goes_on(results, pretend, second):
+    second.append(lambda: setattr(pretend, "memory_at", None))
     pretend.memory_at = 6  # a launch of the timed part; the child of each process counts on
     found = suite.measure_all([OP])[suite.suite_name("Measured", OP)]
     first, *rest = OP.quick_cases()
@@ -188,7 +229,8 @@ def test_out_of_memory_is_unsupported_and_the_rest_goes_on(results, pretend):
 
 
 @pytest.mark.parametrize("launch", [1, 7], ids=["in the verdict", "in the timing"])
-def test_a_lost_device_costs_its_case_and_a_new_process_goes_on(results, pretend, launch):
+def test_a_lost_device_costs_its_case_and_a_new_process_goes_on(results, pretend, launch, second):
+    second.append(lambda: setattr(pretend, "lost_at", None))
     ops = [OP, OPS["fill_new_verified_id"]]
     pretend.lost_at = launch
     # What a new process finds: the fork copies the device as it was, so a fresh one has to be set up in it.

@@ -151,7 +151,8 @@ def test_the_floor_is_three_deviations_and_no_less_than_the_case_itself(tmp_path
     for row, floor in noise_floors(history, 0).items():
         one = history.series[row]
         own = math.expm1(given_apart[one.op, one.case])
-        assert floor == pytest.approx(max(own, pooled), rel=1e-3, abs=1e-12)
+        assert floor.least == pytest.approx(max(own, pooled), rel=1e-3, abs=1e-12)
+        assert floor.widest == pytest.approx(max(relative), rel=1e-3, abs=1e-12)
     assert len(noise_floors(history, 0)) == len(history.series)
 
 

@@ -119,7 +119,7 @@ def _without_validate(form: Callable[..., Any]) -> Callable[..., Any]:
 def verdicts(op: Op, case: str) -> dict[str, tuple[str, str]]:
     """State and reason of everything that is to be timed in one case."""
     expected = gate.Expected.of(op, case)
-    found = {name: gate.verify(op, case, name, expected=expected) for name in op.calls()}
+    found = {name: gate.verify(op, case, name, expected=expected) for name in op.names(device.kind())}
     return {name: (verdict.state, verdict.reason[:300]) for name, verdict in found.items()}
 
 
@@ -135,7 +135,7 @@ def judge_all(
 
     judged, lost = {}, {}
     begin = time.monotonic()
-    judging = isolated.each(jobs, judge, seconds=300, workers=workers, group=lambda job: job[0])
+    judging = isolated.each(jobs, judge, seconds=300, workers=workers)
     for job, outcome, reason in judging:
         if outcome is None:
             lost[job] = reason
@@ -152,7 +152,7 @@ def judge_all(
 def time_case(op: Op, case: str, judged: dict[str, tuple[str, str]], place: str) -> dict[str, Any]:
     """Times of one case, of what is right."""
     module = device.module(place)
-    right = {name: call for name, call in op.calls().items() if judged[name][0] == "ok"}
+    right = {name: op.calls()[name] for name in op.names(place) if judged[name][0] == "ok"}
     arguments = op.cases[case].arguments()
     before = state.read(place, module)
     default = op.default(place)
@@ -167,7 +167,7 @@ def time_case(op: Op, case: str, judged: dict[str, tuple[str, str]], place: str)
     floor = abs(math.log(again.median("cold") / timed[first].median("cold"))) if again and first else 0.0
     moved = op.bytes_moved(arguments) if op.bytes_moved else None
     rows = []
-    for name in op.calls():
+    for name in op.names(place):
         rows.append(row := {**_row(op, case, name, place), "bytes": moved})
         row["state"], row["reason"] = judged[name]
         if name in timed:
@@ -186,7 +186,7 @@ def time_case(op: Op, case: str, judged: dict[str, tuple[str, str]], place: str)
 
 def _row(op: Op, case: str, name: str, place: str) -> dict[str, Any]:
     """What a row says before anything is known of it.  role: "op" is what the wrapper chooses on this device."""
-    other = "other" if name in op.implementations else "twin"
+    other = "twin" if name in op.twins else "other"
     role = "op" if name == op.default(place) else "baseline" if name in (TORCH, ROWS) else other
     return {"op": op.name, "family": op.family, "case": case, "impl": name, "role": role}
 

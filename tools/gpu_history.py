@@ -5,7 +5,8 @@
     python tools/gpu_history.py --from history.json --results .asv/results   # plain asv results, no device needed
     python tools/gpu_history.py --dry --last 3 --ops assign_draft_cache_locs --json history.json
 
-Each commit's kernels live in a process of their own, with today's harness, and give one sample of a case in turn.
+Each commit's kernels live in two processes of their own, with today's harness, and give one sample of a case in
+turn; the result of a round is the geometric mean of both.
 Results are kept after every case.  Exit code: 0 done, 1 cut short or a commit had nothing, 3 nothing measured,
 4 usage.
 """
@@ -28,7 +29,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "ascend_kernels"
-ROUNDS = 15
+ROUNDS = 8
+PROCESSES = 2  # of a commit: where the memory of one lies changes the time of a small kernel
 METRICS = ("device_time", "device_time_cold", "host_time")  # as a sample lists them
 CASE_SECONDS = 120  # a commit that gives no answer to one question for this long is left out from there on
 
@@ -70,7 +72,7 @@ def with_harness(folder: Path, commit: Commit) -> Path:
     link = folder / commit.hash / PACKAGE / "harness"
     if not link.exists():
         link.symlink_to(ROOT / PACKAGE / "harness", target_is_directory=True)
-    return folder / commit.hash
+    return (folder / commit.hash).resolve()
 
 
 def log(last: int, revisions: list[str]) -> list[Commit]:
@@ -91,7 +93,11 @@ def work() -> int:
     """Answer questions on stdin, a JSON line each: {"list": []}, {"ready": [op, case]}, {"sample": impl}."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a kernel or a compiler prints is no answer
-    import ascend_kernels  # noqa: F401  before triton
+    import ascend_kernels  # before triton
+
+    specimen = Path.cwd()
+    if Path(ascend_kernels.__file__).resolve().parents[1] != specimen:
+        sys.exit(f"the kernels came from {ascend_kernels.__file__}, not from {specimen}")
     from ascend_kernels.harness import device, gate, timing
     from ascend_kernels.registry import OPS
 
@@ -100,6 +106,10 @@ def work() -> int:
         import torch
 
         torch.set_num_threads(1)
+
+    def impls(op: Any) -> list[str]:
+        return [name for name in op.names(place) if name not in op.twins]
+
     ready: dict[str, Any] = {}
     for line in sys.stdin:
         [(verb, what)] = json.loads(line).items()
@@ -108,15 +118,14 @@ def work() -> int:
             if verb == "list":
                 cases = (lambda op: op.quick_cases()[:1]) if place == "dry" else (lambda op: op.timed_cases())
                 answer = {
-                    op.name: {"family": op.family, "cases": cases(op), "impls": list(op.implementations)}
-                    for op in OPS.values()
+                    op.name: {"family": op.family, "cases": cases(op), "impls": impls(op)} for op in OPS.values()
                 }
             elif verb == "ready":
                 ready.clear()
                 op, case = OPS[what[0]], what[1]
                 answer = {}
                 expected = gate.Expected.of(op, case)
-                for impl in op.implementations:
+                for impl in impls(op):
                     verdict = gate.verify(op, case, impl, expected=expected)
                     answer[impl] = {"state": verdict.state, "reason": verdict.reason[:500]}
                     if verdict.ok:
@@ -136,6 +145,7 @@ class Worker:
 
     def __init__(self, specimen: Path, dry: bool) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(specimen), str(ROOT)])}
+        environment.pop("PYTHONSAFEPATH", None)
         if dry:
             environment["ASCEND_KERNELS_DEVICE"] = "dry"
         self.log = tempfile.TemporaryFile("w+")
@@ -209,9 +219,15 @@ def measure(commits: list[Commit], folder: Path, given: argparse.Namespace) -> d
         "python": f"{sys.version_info[0]}.{sys.version_info[1]}", "started": int(time.time() * 1000),
     }  # fmt: skip
     begin = time.monotonic()
-    workers = {commit.hash: Worker(with_harness(folder, commit), given.dry) for commit in commits}
+    places = {commit.hash: with_harness(folder, commit) for commit in commits}
+    workers = {
+        (name, part): Worker(place, given.dry) for name, place in places.items() for part in range(PROCESSES)
+    }
     try:
-        lists = {name: worker.ask("list", []) or {} for name, worker in workers.items()}
+        for worker in workers.values():
+            worker.begin("list", [])
+        lists = {key: worker.answer() or {} for key, worker in workers.items()}
+        own = {worker.process.pid for worker in workers.values()}
         only = {name for name in (given.ops or "").split(",") if name}
         questions = dict.fromkeys(
             (op, case)
@@ -224,6 +240,7 @@ def measure(commits: list[Commit], folder: Path, given: argparse.Namespace) -> d
             before = state.read(place, module)
             entries = ask_all(workers, lists, op, case, 2 if given.dry else ROUNDS)
             after = state.read(place, module)
+            before, after = (_without(own, one) for one in (before, after))
             facts = {
                 "before": before.as_dict(),
                 "after": after.as_dict(),
@@ -232,7 +249,7 @@ def measure(commits: list[Commit], folder: Path, given: argparse.Namespace) -> d
             for entry in entries:
                 entry["device"] = facts
             found["entries"] += entries
-            found["failed"] = {name: worker.failed for name, worker in workers.items() if worker.failed}
+            found["failed"] = {name: worker.failed for (name, _), worker in workers.items() if worker.failed}
             keep(given.json, found)
             states = [entry["state"] for entry in entries]
             print(f"{op} {case}: {states.count('ok')} of {len(states)} ok", flush=True)
@@ -254,60 +271,70 @@ def spread(cases: list[str], most: int | None) -> list[str]:
     return [cases[round(i * (len(cases) - 1) / max(1, most - 1))] for i in range(most)]
 
 
-def ask_all(workers: Mapping[str, Worker], lists: Mapping[str, Any], op: str, case: str, rounds: int) -> list[Any]:
-    """One case: verdicts of all commits, then samples in turn, another commit first in every round."""
-    entries: dict[tuple[str, str], dict[str, Any]] = {}
+def _without(own: set[int], read: Any) -> Any:
+    """A reading of the device without this run's own processes."""
+    import dataclasses
+
+    return dataclasses.replace(read, others=tuple(one for one in read.others if one.pid not in own))
+
+
+Key = tuple[str, int]  # commit, which of its processes
+
+
+def ask_all(workers: Mapping[Key, Worker], lists: Mapping[Key, Any], op: str, case: str, rounds: int) -> list[Any]:
+    """One case: verdicts of all processes, then samples in turn, another one first in every round."""
+    entries: dict[tuple[Key, str], dict[str, Any]] = {}
     having = {
-        name: lists[name][op]
-        for name in workers
-        if isinstance(lists[name], dict) and case in lists[name].get(op, {}).get("cases", ())
+        key: lists[key][op]
+        for key in workers
+        if isinstance(lists[key], dict) and case in lists[key].get(op, {}).get("cases", ())
     }
-    for name in having:  # nothing is timed yet, so all may work at once
-        workers[name].begin("ready", [op, case])
-    for name, facts in having.items():
-        answer = workers[name].answer()
+    for key in having:  # nothing is timed yet, so all may work at once
+        workers[key].begin("ready", [op, case])
+    for key, facts in having.items():
+        answer = workers[key].answer()
         if answer is None or "error" in answer:
-            reason = workers[name].failed or answer["error"]
+            reason = workers[key].failed or answer["error"]
             answer = {impl: {"state": "crashed or timed out", "reason": reason} for impl in facts["impls"]}
         for impl, verdict in answer.items():
-            entries[name, impl] = {
-                "commit": name, "op": op, "family": facts["family"], "case": case, "impl": impl, "samples": [],
-                **verdict,
+            entries[key, impl] = {
+                "commit": key[0], "op": op, "family": facts["family"], "case": case, "impl": impl, "samples": [],
+                "number": 1, **verdict,
             }  # fmt: skip
     running = [key for key, entry in entries.items() if entry["state"] == "ok"]
-    # The newest commit's first implementation twice: what these differ by is the noise floor of this case.
-    again: list[list[float]] = []
     for turn in range(rounds):
         shift = turn % len(running) if running else 0
-        for name, impl in running[shift:] + running[:shift]:
-            entry = entries[name, impl]
-            sample = workers[name].ask("sample", impl)
+        for key, impl in running[shift:] + running[:shift]:
+            entry = entries[key, impl]
+            sample = workers[key].ask("sample", impl)
             if isinstance(sample, list):
                 entry["samples"].append(sample)
             elif entry["state"] == "ok":
-                reason = workers[name].failed or sample["error"]
+                reason = workers[key].failed or sample["error"]
                 entry |= {"state": "crashed or timed out", "reason": reason, "samples": []}
-        if running:
-            sample = workers[running[-1][0]].ask("sample", running[-1][1])
-            again += [sample] if isinstance(sample, list) else []
-    apart = _apart(entries[running[-1]]["samples"], again) if running else {}
-    for entry in entries.values():
-        entry["again"] = apart
-    return list(entries.values())
+    several: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for (key, impl), entry in entries.items():
+        several.setdefault((key[0], impl), []).append(entry)
+    return [together(some) for some in several.values()]
 
 
-def _apart(one: list[list[float]], two: list[list[float]]) -> dict[str, float]:
+def together(entries: list[dict[str, Any]]) -> dict[str, Any]:
+    """One entry of those of a commit's processes: the worst state; samples are geometric means, `again` what the
+    medians differ by."""
     import math
-    import statistics
 
-    if not one or not two:
-        return {}
-    found = {}
+    from ascend_kernels.harness.suite import apart
+
+    bad = next((entry for entry in entries if entry["state"] != "ok"), None)
+    if bad or len(entries) == 1:
+        return {**(bad or entries[0]), "again": {}}
+    rounds = list(zip(*(entry["samples"] for entry in entries)))
+    again = {}
     for at, metric in enumerate(METRICS):
-        a, b = (statistics.median(sample[at] for sample in some) for some in (one, two))
-        if a > 0 and b > 0:
-            found[metric] = abs(math.log(a / b))
-    return found
+        columns = [[sample[at] for sample in entry["samples"]] for entry in entries]
+        again[metric] = max(apart(one, two) for one in columns for two in columns)
+    samples = [[math.prod(column) ** (1 / len(column)) for column in zip(*some)] for some in rounds]
+    return {**entries[0], "samples": samples, "again": again}
 
 
 def keep(place: Path | None, found: dict[str, Any]) -> None:

@@ -132,7 +132,7 @@ def jobs_of(ops: Mapping[str, Any], fuzz: int, largest: int, *, dry: bool) -> li
     found = []
     for op in ops.values():
         cases = [case for name, case in named if name == op.name and (name, case) in sizes]
-        found += [f"{op.name} {case} {impl}" for case in cases for impl in op.implementations]
+        found += [f"{op.name} {case} {impl}" for case in cases for impl in (*op.implementations, *op.gpu)]
         small = sorted(cases, key=lambda case: sizes[op.name, case])[:4]
         found += [f"{op.name} {small[seed % len(small)]} fuzz {seed}" for seed in range(fuzz) if small]
     return found

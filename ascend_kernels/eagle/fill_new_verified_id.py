@@ -138,8 +138,11 @@ def fill_new_verified_id(
     total = check.number("bs * num_draft_tokens", len(lens) * drafts, most=2**31 - 1)
     check.tensor("verified_id", verified_id, dtypes=check.ANY_INTEGER, shape=(total,), like=lens)
     check.tensor("new_verified_id", new_verified_id, dtypes=check.ANY_INTEGER, shape=(len(lens),), like=lens)
-    tiles = implementation.word_count(verified_id, new_verified_id) > 0
-    made = implementation.chosen(impl, IMPLEMENTATIONS, lens, tiles=tiles)
+    if impl is None:  # the tile is the faster one on a GPU, too: tools/gpu_compare.py
+        words = implementation.word_count(verified_id, new_verified_id)
+        fits = device.of(lens).ascend or drafts * words <= plan.GATHER_TILE // 2
+        impl = "tile" if words and fits else "lane"
+    made = check.implementation(impl, IMPLEMENTATIONS)
     if validate:
         bad = (lens < 1) | (lens > drafts)
         check.values("accept_lens", bad, lens, f"between 1 and {drafts}, the number of draft tokens")

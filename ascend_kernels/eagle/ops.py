@@ -121,7 +121,6 @@ ROWS = (
         cases=cases.NEW_VERIFIED,
         writes=("new_verified_id",),
         implementations=("tile", "lane"),
-        on_gpu="lane",
         bytes_moved=_new_verified_bytes,
     ),
     Op(

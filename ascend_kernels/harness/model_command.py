@@ -333,7 +333,7 @@ def _op_rows(given: argparse.Namespace, compiler: str) -> list[dict[str, Any]]:
         raise UsageError(f"no op {given.what!r}; there are {', '.join(OPS)}")
     rows = []
     for case in _chosen(given.case, op.quick_cases(), op.cases, "case"):
-        for impl in _chosen(given.impl, list(op.calls()), op.calls(), "implementation"):
+        for impl in _chosen(given.impl, op.names("npu"), op.calls(), "implementation"):
             runner = Modelled(given.target, compiler, impl in op.twins, trace=bool(given.trace))
             verdict = verify(op, case, impl, runner, repeat=False)
             named = {"op": op.name, "case": case, "impl": impl}

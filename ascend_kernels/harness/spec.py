@@ -115,6 +115,7 @@ class Op:
     reference:       plain torch on the CPU, the same arguments; writes the same ones and returns the same
     writes:          names of the arguments written in place
     implementations: names for `impl=`, the default on Ascend first
+    gpu:             further names, which only a GPU takes
     on_gpu:          the default on a GPU, where that is another
     compare:         how an output is judged: exact, within(...), or a function of its own
     bytes_moved:     arguments -> bytes the job must read and write at least, on any implementation
@@ -128,6 +129,7 @@ class Op:
     cases: Mapping[str, Case]
     writes: tuple[str, ...] = ()
     implementations: tuple[str, ...] = ("triton",)
+    gpu: tuple[str, ...] = ()
     on_gpu: str = ""
     twins: Mapping[str, Twin] = field(default_factory=dict)
     compare: Compare = exact
@@ -136,8 +138,12 @@ class Op:
 
     def calls(self) -> dict[str, Callable[..., Any]]:
         """Every implementation and twin by name, as a function of the op's arguments."""
-        own = {name: _bound(self.call, name) for name in self.implementations}
+        own = {name: _bound(self.call, name) for name in (*self.implementations, *self.gpu)}
         return own | {name: twin.call for name, twin in self.twins.items()}
+
+    def names(self, kind: str) -> list[str]:
+        """What there is to run on a kind of device, the implementations first."""
+        return [*self.implementations, *(self.gpu if kind == "cuda" else ()), *self.twins]
 
     def default(self, kind: str) -> str:
         """The implementation that the wrapper chooses on a kind of device, where the arguments leave a choice."""

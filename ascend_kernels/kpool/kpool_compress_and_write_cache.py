@@ -29,7 +29,8 @@ import triton
 import triton.language as tl
 
 from ..harness import check, device
-from ..harness.launch import launch
+from ..harness.launch import in_interpreter, launch
+from ..harness.spec import Unsupported
 from . import entry, layout, plan
 
 
@@ -159,7 +160,24 @@ class Matrix:
         form.launch(tensors, constants, where)
 
 
-IMPLEMENTATIONS = {"kronecker": Pools(), "matrix": Matrix()}
+@dataclass(frozen=True)
+class Sized:
+    """On a GPU, pools one by one with the rotation as sums where they are few, else tiles, each of whose programs
+    has to make the whole matrix of its product first.  most: measured with 56, 512 and 8192 pools."""
+
+    few: Pools = Pools(rotate=entry.rotate_butterfly)
+    many: Tiles = Tiles()
+    most: int = 512
+
+    def launch(self, tensors: dict[str, Any], constants: dict[str, Any], where: device.Device) -> None:
+        """Launch on checked arguments."""
+        if where.ascend and not in_interpreter():
+            raise Unsupported("impl: sized is for a GPU; on Ascend use impl='kronecker', its default")
+        form = self.few if tensors["pools"] <= self.most else self.many
+        form.launch(tensors, constants, where)
+
+
+IMPLEMENTATIONS = {"kronecker": Pools(), "matrix": Matrix(), "sized": Sized()}
 
 
 def kpool_compress_and_write_cache(
@@ -175,7 +193,7 @@ def kpool_compress_and_write_cache(
     write_cache: bool = True,
     preshuffled: bool = False,
     *,
-    impl: str | Pools | Tiles | Matrix | None = None,
+    impl: str | Pools | Tiles | Matrix | Sized | None = None,
     validate: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
     """One cache entry a pool at `loc`; codes and scales too with return_compressed.
@@ -198,7 +216,7 @@ def kpool_compress_and_write_cache(
     if not (write_cache or return_compressed):
         raise ValueError("write_cache: expected True unless return_compressed, got False")
     where = device.of(kv_cache)
-    known = IMPLEMENTATIONS["kronecker" if where.ascend else "matrix"] if impl is None else impl
+    known = IMPLEMENTATIONS["kronecker" if where.ascend else "sized"] if impl is None else impl
     compress = check.implementation(known, IMPLEMENTATIONS)
     if validate and write_cache:
         written = torch.ones_like(loc, dtype=torch.bool) if write_mask is None else write_mask

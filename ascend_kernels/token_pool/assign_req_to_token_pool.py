@@ -15,11 +15,15 @@ several forms (see twins.py).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import triton
 import triton.language as tl
 
-from ..harness import check
+from ..harness import check, device
+from ..harness.launch import in_interpreter
+from ..harness.spec import Unsupported
 from . import spans
 
 
@@ -45,7 +49,57 @@ def assign_kernel(
         tl.store(target + offset, slots, mask=offset < length)
 
 
-IMPLEMENTATIONS = {"derived": spans.Copy(assign_kernel)}
+@triton.jit
+def span_of(req_pool_indices, start_offset, end_offset, pool_len, BOUND: tl.constexpr):
+    request = tl.program_id(0)
+    lanes = tl.arange(0, BOUND)
+    starts = tl.load(start_offset + lanes, mask=lanes < request, other=0).to(tl.int32)
+    ends = tl.load(end_offset + lanes, mask=lanes < request, other=0).to(tl.int32)
+    start = tl.load(start_offset + request).to(tl.int32)
+    length = tl.load(end_offset + request).to(tl.int32) - start
+    row = tl.load(req_pool_indices + request).to(tl.int64)
+    return tl.sum(ends - starts), row * pool_len + start, length
+
+
+@triton.jit
+def prefetch_kernel(
+    req_pool_indices, req_to_token, start_offset, end_offset, out_cache_loc, pool_len,
+    BOUND: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    parts = tl.num_programs(1)
+    source, target, length = span_of(req_pool_indices, start_offset, end_offset, pool_len, BOUND)
+    part = tl.program_id(1)
+    first = part * BLOCK + tl.arange(0, BLOCK)
+    slots = tl.load(out_cache_loc + source + first, mask=first < length)
+    for i in range(part, tl.cdiv(length, BLOCK), parts):
+        offset = i * BLOCK + tl.arange(0, BLOCK)
+        ahead = (i + parts) * BLOCK + tl.arange(0, BLOCK)
+        coming = tl.load(out_cache_loc + source + ahead, mask=ahead < length)
+        tl.store(req_to_token + target + offset, slots, mask=offset < length)
+        slots = coming
+
+
+@dataclass(frozen=True)
+class Sized:
+    """Of two copies the one that is faster on a GPU for so many requests: `few` up to `most` of them."""
+
+    few: spans.Copy
+    many: spans.Copy
+    most: int
+
+    def launch(self, req_pool_indices: torch.Tensor, *others: torch.Tensor) -> None:
+        """Launch on checked arguments."""
+        if device.of(req_pool_indices).ascend and not in_interpreter():
+            raise Unsupported("impl: sized is for a GPU; on Ascend use impl='derived', its default")
+        copy = self.few if len(req_pool_indices) <= self.most else self.many
+        copy.launch(req_pool_indices, *others)
+
+
+# Measured with 1, 8, 32 and with 256 requests: see docs/devices.md.
+IMPLEMENTATIONS = {
+    "derived": spans.Copy(assign_kernel),
+    "sized": Sized(spans.Copy(prefetch_kernel), spans.Copy(assign_kernel), most=32),
+}
 
 
 def assign_req_to_token_pool(
@@ -55,16 +109,19 @@ def assign_req_to_token_pool(
     end_offset: torch.Tensor,
     out_cache_loc: torch.Tensor,
     *,
-    impl: str | spans.Copy = "derived",
+    impl: str | spans.Copy | Sized | None = None,
     validate: bool = False,
 ) -> None:
     """In place: row `req_pool_indices[r]`, columns `[start_r, end_r)` := the next values of `out_cache_loc`.
 
-    Shapes and dtypes as in the table above.  Raises TypeError or ValueError naming the argument, PlanError for
-    a batch that does not fit the device.  validate=True also checks values, which waits for the device:
-    0 <= start <= end <= pool_len, distinct rows inside the pool, total length equal to len(out_cache_loc).
+    Shapes and dtypes as in the table above.  impl: by default `derived` on Ascend, `sized` on a GPU.  Raises
+    TypeError or ValueError naming the argument, PlanError for a batch that does not fit the device.  validate=True
+    also checks values, which waits for the device: 0 <= start <= end <= pool_len, distinct rows inside the pool,
+    total length equal to len(out_cache_loc).
     """
     spans.check_arguments(req_pool_indices, req_to_token, start_offset, end_offset, out_cache_loc)
+    if impl is None:
+        impl = "derived" if device.of(req_to_token).ascend else "sized"
     copy = check.implementation(impl, IMPLEMENTATIONS)
     if validate:
         spans.check_values(req_pool_indices, req_to_token, start_offset, end_offset, out_cache_loc)

@@ -29,6 +29,8 @@ ROWS = (
         cases=cases.ASSIGN,
         writes=("req_to_token",),
         implementations=("derived",),
+        gpu=("sized",),
+        on_gpu="sized",
         twins=twins.ASSIGN,
         bytes_moved=_copied_bytes,
     ),

@@ -12,20 +12,8 @@ import triton
 import triton.language as tl
 
 from ..harness.spec import Twin
-from .assign_req_to_token_pool import assign_kernel, assign_req_to_token_pool
+from .assign_req_to_token_pool import assign_kernel, assign_req_to_token_pool, prefetch_kernel, span_of
 from .spans import Copy
-
-
-@triton.jit
-def _span(req_pool_indices, start_offset, end_offset, pool_len, BOUND: tl.constexpr):
-    request = tl.program_id(0)
-    lanes = tl.arange(0, BOUND)
-    starts = tl.load(start_offset + lanes, mask=lanes < request, other=0).to(tl.int32)
-    ends = tl.load(end_offset + lanes, mask=lanes < request, other=0).to(tl.int32)
-    start = tl.load(start_offset + request).to(tl.int32)
-    length = tl.load(end_offset + request).to(tl.int32) - start
-    row = tl.load(req_pool_indices + request).to(tl.int64)
-    return tl.sum(ends - starts), row * pool_len + start, length
 
 
 @triton.jit
@@ -34,7 +22,7 @@ def carried_kernel(
     BOUND: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     parts = tl.num_programs(1)
-    source, target, length = _span(req_pool_indices, start_offset, end_offset, pool_len, BOUND)
+    source, target, length = span_of(req_pool_indices, start_offset, end_offset, pool_len, BOUND)
     part = tl.program_id(1)
     offset = part * BLOCK + tl.arange(0, BLOCK)
     for _ in range(part, tl.cdiv(length, BLOCK), parts):
@@ -49,7 +37,7 @@ def carried_at_top_kernel(
     BOUND: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     parts = tl.num_programs(1)
-    source, target, length = _span(req_pool_indices, start_offset, end_offset, pool_len, BOUND)
+    source, target, length = span_of(req_pool_indices, start_offset, end_offset, pool_len, BOUND)
     part = tl.program_id(1)
     # Taken off the vector: taken off the scalar in front of it, the same loop compiles well.
     offset = part * BLOCK + tl.arange(0, BLOCK) - parts * BLOCK
@@ -65,7 +53,7 @@ def carried_in_while_kernel(
     BOUND: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     parts = tl.num_programs(1)
-    source, target, length = _span(req_pool_indices, start_offset, end_offset, pool_len, BOUND)
+    source, target, length = span_of(req_pool_indices, start_offset, end_offset, pool_len, BOUND)
     base = tl.program_id(1) * BLOCK
     offset = base + tl.arange(0, BLOCK)
     while base < length:
@@ -81,7 +69,7 @@ def carried_by_where_kernel(
     BOUND: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     parts = tl.num_programs(1)
-    source, target, length = _span(req_pool_indices, start_offset, end_offset, pool_len, BOUND)
+    source, target, length = span_of(req_pool_indices, start_offset, end_offset, pool_len, BOUND)
     part = tl.program_id(1)
     offset = part * BLOCK + tl.arange(0, BLOCK)
     for _ in range(part, tl.cdiv(length, BLOCK), parts):
@@ -96,7 +84,7 @@ def mask_reversed_kernel(
     BOUND: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     parts = tl.num_programs(1)
-    source, target, length = _span(req_pool_indices, start_offset, end_offset, pool_len, BOUND)
+    source, target, length = span_of(req_pool_indices, start_offset, end_offset, pool_len, BOUND)
     for i in range(tl.program_id(1), tl.cdiv(length, BLOCK), parts):
         offset = i * BLOCK + tl.arange(0, BLOCK)
         slots = tl.load(out_cache_loc + source + offset, mask=length > offset)
@@ -109,7 +97,7 @@ def mask_by_arithmetic_kernel(
     BOUND: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     parts = tl.num_programs(1)
-    source, target, length = _span(req_pool_indices, start_offset, end_offset, pool_len, BOUND)
+    source, target, length = span_of(req_pool_indices, start_offset, end_offset, pool_len, BOUND)
     for i in range(tl.program_id(1), tl.cdiv(length, BLOCK), parts):
         offset = i * BLOCK + tl.arange(0, BLOCK)
         slots = tl.load(out_cache_loc + source + offset, mask=(length - offset) > 0)
@@ -123,7 +111,7 @@ def modulo_kernel(
 ):  # fmt: skip
     request = tl.program_id(0)
     parts = tl.num_programs(1)
-    source, _, length = _span(req_pool_indices, start_offset, end_offset, pool_len, BOUND)
+    source, _, length = span_of(req_pool_indices, start_offset, end_offset, pool_len, BOUND)
     start = tl.load(start_offset + request).to(tl.int32)
     row = tl.load(req_pool_indices + request).to(tl.int64)
     for i in range(tl.program_id(1), tl.cdiv(length, BLOCK), parts):
@@ -144,29 +132,11 @@ def int64_sum_kernel(
     ends = tl.load(end_offset + lanes, mask=lanes < request, other=0).to(tl.int64)
     source = tl.sum(ends - starts)
     parts = tl.num_programs(1)
-    _, target, length = _span(req_pool_indices, start_offset, end_offset, pool_len, BOUND)
+    _, target, length = span_of(req_pool_indices, start_offset, end_offset, pool_len, BOUND)
     for i in range(tl.program_id(1), tl.cdiv(length, BLOCK), parts):
         offset = i * BLOCK + tl.arange(0, BLOCK)
         slots = tl.load(out_cache_loc + source + offset, mask=offset < length)
         tl.store(req_to_token + target + offset, slots, mask=offset < length)
-
-
-@triton.jit
-def prefetch_kernel(
-    req_pool_indices, req_to_token, start_offset, end_offset, out_cache_loc, pool_len,
-    BOUND: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    parts = tl.num_programs(1)
-    source, target, length = _span(req_pool_indices, start_offset, end_offset, pool_len, BOUND)
-    part = tl.program_id(1)
-    first = part * BLOCK + tl.arange(0, BLOCK)
-    slots = tl.load(out_cache_loc + source + first, mask=first < length)
-    for i in range(part, tl.cdiv(length, BLOCK), parts):
-        offset = i * BLOCK + tl.arange(0, BLOCK)
-        ahead = (i + parts) * BLOCK + tl.arange(0, BLOCK)
-        coming = tl.load(out_cache_loc + source + ahead, mask=ahead < length)
-        tl.store(req_to_token + target + offset, slots, mask=offset < length)
-        slots = coming
 
 
 def _twin(kernel, pattern: str, *, safe: bool = True, block: int | None = None) -> Twin:

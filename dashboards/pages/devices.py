@@ -69,7 +69,7 @@ def _line(history: History, machine: str, column: int, device: Mapping[str, Any]
     wanted = set(rows)
     for row, floor in noise_floors(history, column).items():
         if row in wanted:
-            floors.setdefault(history.series[row].metric, []).append(floor)
+            floors.setdefault(history.series[row].metric, []).append(floor.least)
     noise = [f"{metric} {float(np.median(some)):.1%}" for metric, some in sorted(floors.items())]
     commit = history.commits[column]
     return tag(
