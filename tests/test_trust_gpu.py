@@ -94,3 +94,12 @@ def test_the_first_runs_are_judged_by_what_their_processes_differ_by(tmp_path, m
     without, _ = alarms(tmp_path / "without", seeds)
     assert len(without) > len(early)
     assert trust.FEW_RUNS >= 2
+
+
+if __name__ == "__main__":  # the figures of docs/devices.md
+    import tempfile
+
+    for processes in (1, 2):
+        with tempfile.TemporaryDirectory() as scratch:
+            titles, compared = alarms(Path(scratch), range(40), processes=processes)
+        print(f"{processes} a run: {len(titles)} alarms in {compared} comparisons")

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that needs a device, in one run of under 20 minutes; what is done is kept when a part is cut short.
 #
-#   tools/gpu_all.sh OUT [--dry] [--specimens FOLDER] [--ops NAME,...]
+#   tools/gpu_all.sh OUT [--dry] [--specimens FOLDER] [--ops NAME,...] [--parts compare,history,sanitize]
 #
 # OUT gets doctor.json, compare.json, history.json, sanitize.json, sanitize-*.txt, a log of each part, summary.txt
 # and all of it as devices.tar.gz.  Exit code: 0 every part ended with 0, 1 some did not, 4 usage.
@@ -12,11 +12,12 @@ export PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
 
 [ $# -ge 1 ] && [ "${1#-}" = "$1" ] || { sed -n '4,7s/^# \{0,1\}//p' "$0" >&2; exit 4; }
 out="$1"; shift
-dry= ops= specimens=
+dry= ops= specimens= parts=compare,history,sanitize
 while [ $# -gt 0 ]; do
   case "$1" in
     --dry) dry=--dry; shift ;;
     --ops) ops="$2"; shift 2 ;;
+    --parts) parts="$2"; shift 2 ;;
     --specimens) specimens="$(cd "$2" && pwd)"; shift 2 ;;
     *) echo "gpu_all: unknown option $1" >&2; exit 4 ;;
   esac
@@ -28,6 +29,7 @@ worst=0
 
 part() {  # name, seconds, command...: the command is stopped at its limit and the next part begins
   local name="$1" limit="$2" begin code
+  case ",$parts," in *",$name,"*) ;; *) return ;; esac
   shift 2
   begin=$SECONDS
   timeout --kill-after=10 "$limit" "$@" > "$out/$name.log" 2>&1
