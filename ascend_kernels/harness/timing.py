@@ -37,9 +37,13 @@ class TimingError(RuntimeError):
 
 @dataclass(frozen=True)
 class Timing:
-    """Samples in microseconds a call.  warm: one input set, replayed.  cold: input sets that together exceed the
-    L2 cache.  host: until the call returned, the device idle before.  kernel: the profiler's duration of the
-    kernels, on Ascend only.  number: calls in a device sample.  notes: what could not be had, and why."""
+    """Samples in microseconds a call.
+
+    warm: one input set, replayed.  cold: input sets that together exceed the L2 cache twice, as far as MOST_SETS
+    of them do: those of a tiny case only lie in other places each time.  host: until the call returned, the
+    device idle before.  kernel: the profiler's duration of the kernels, on Ascend only.  number: calls in a
+    device sample.  notes: what could not be had, and why.
+    """
 
     warm: tuple[float, ...]
     cold: tuple[float, ...]
