@@ -6,6 +6,7 @@ import shutil
 import socket
 from pathlib import Path
 
+import measured_runs
 import page_history
 import pytest
 
@@ -261,6 +262,29 @@ def test_chart_shows_the_numbers(site, visit):
     page.uncheck("[data-control=twins][data-kind=modelled]")
     until(page, "document.getElementById('chart-modelled').data.filter((one) => one.meta).length === 1")
     until(page, "location.hash.includes('case=large')")
+
+
+def test_a_run_whose_device_was_disturbed_is_ringed_and_says_why(tmp_path, visit):
+    hashes = [f"{at:08x}" + "ab" * 16 for at in range(1, 9)]
+    mark = "slowed down: <b>power cap</b>"
+    measured_runs.write(tmp_path / "results", hashes, seed=1, marks={5: [mark]})
+    build.build(tmp_path / "results", None, tmp_path / "site", cache=None)
+    [name, *_] = [path for path in names(tmp_path / "site") if path.startswith("kernel/")]
+    page = visit().go(tmp_path / "site", name)
+    ringed = "document.getElementById('chart-measured').data.find((one) => one.name === 'device disturbed')"
+    assert set(page.evaluate(f"{ringed}.x")) == {5}
+    lines = page.evaluate(
+        "document.getElementById('chart-measured').data.filter((one) => one.meta).map((o) => o.y)"
+    )
+    assert set(page.evaluate(f"{ringed}.y")) <= {line[5] for line in lines}
+    page.evaluate("document.getElementById('chart-measured').scrollIntoView()")
+    page.evaluate(
+        "(() => { const place = document.getElementById('chart-measured');"
+        "const at = place.data.findIndex((one) => one.name === 'device disturbed');"
+        "Plotly.Fx.hover(place, [{curveNumber: at, pointNumber: 0}]); })()"
+    )
+    until(page, "document.getElementById('point-measured').textContent.includes('not to be trusted alone')")
+    assert mark in page.inner_text("#point-measured")
 
 
 def test_links_to_a_case_and_metric_hold(site, visit):

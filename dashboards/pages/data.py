@@ -16,6 +16,7 @@ from dashboards.series import NOT_RUN, OK, SILENT_STATES, STATE_CODE, STATES
 
 NAME_LIMIT = 300
 MAX_REASONS = 10
+DOUBTED = 100  # newest measured points whose device is looked at
 MOST_SINGLE = 1e38
 
 
@@ -100,6 +101,19 @@ def series_data(view: View, row: int, start: int, end: int | None) -> dict[str, 
         found["bad"] = [[int(at), int(state[at])] for at in bad]
         loud = [int(at) for at in bad if STATES[state[at]] not in SILENT_STATES][-MAX_REASONS:]
         found["why"] = {at: shown(history.detail(row, start + at).reason) for at in loud}
+    doubt = {} if one.modelled else _doubts(view, row, start, state)
+    if doubt:
+        found["doubt"] = doubt
+    return found
+
+
+def _doubts(view: View, row: int, start: int, state: np.ndarray) -> dict[int, str]:
+    """Why the device made a point doubtful, by column, of the newest ones."""
+    found = {}
+    for at in np.flatnonzero(state == STATE_CODE[OK])[-DOUBTED:]:
+        marks = view.history.detail(row, start + int(at)).device.get("marks", ())
+        if marks:
+            found[int(at)] = shown("; ".join(str(mark) for mark in marks))
     return found
 
 

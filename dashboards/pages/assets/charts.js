@@ -54,16 +54,29 @@
       hovertemplate: "%{text}<extra></extra>", text: meta.map(([, , state]) => states[state]), customdata: meta}];
   };
 
+  // Points of runs in which the device was disturbed: a ring around them.
+  const doubtful = (shown) => {
+    const x = [], y = [], meta = [];
+    for (const one of shown) {
+      const values = perf.numbers(one.v) || [];
+      for (const [at, why] of Object.entries(one.doubt || {})) { x.push(+at); y.push(values[+at]); meta.push([one, +at, null, why]); }
+    }
+    if (!x.length) return [];
+    return [{x, y, mode: "markers", type: "scatter", name: "device disturbed", marker: {symbol: "circle-open", size: 13, color: colour("--bad"), line: {width: 2}},
+      hovertemplate: "%{y}<extra></extra>", customdata: meta}];
+  };
+
   const describe = (place, names, subjects, states) => (event) => {
     const point = event.points[0], at = point.x, one = point.customdata ? point.customdata[0] : point.data.meta;
     if (!one || !Number.isInteger(at)) return;
-    const state = point.customdata ? states[point.customdata[2]] : "";
+    const state = point.customdata && point.customdata[2] !== null ? states[point.customdata[2]] : "";
+    const doubt = (one.doubt || {})[at] || "";
     const code = (one.codes || []).filter(([from]) => from <= at).pop();
     const low = perf.numbers(one.lo), high = perf.numbers(one.hi);
     const interval = low && Number.isFinite(low[at]) ? " [" + perf.quantity(low[at], "") + " … " + perf.quantity(high[at], "") + ", 99 %, " + one.n + " samples]" : "";
     const words = [names[at] + " " + (subjects[at] || ""), one.impl,
       state ? state + ": " + ((one.why || {})[at] || "no reason kept") : perf.quantity(point.y, one.unit) + interval,
-      code ? "code " + code[1] : ""];
+      code ? "code " + code[1] : "", doubt && !state ? "not to be trusted alone: " + doubt : ""];
     place.textContent = words.filter(Boolean).join(" · ");
   };
 
@@ -97,7 +110,7 @@
         line: {color: colour("--dim"), width: 1, dash: "dot"}}));
       const labels = marks.slice(-8).map((one) => ({x: one.at - 0.5, yref: "paper", y: 1, text: plain(one.kind), showarrow: false, xanchor: "left", font: {size: 10, color: colour("--dim")}}));
       const range = control("zero").checked ? {rangemode: "tozero"} : {};
-      await draw(place, lines.concat(failures(shown, states, Number.isFinite(lowest) ? lowest : 0)),
+      await draw(place, lines.concat(doubtful(shown), failures(shown, states, Number.isFinite(lowest) ? lowest : 0)),
         layout({xaxis: commitAxis(hashes, "commit, oldest first"), yaxis: axis(yTitle(shown[0]), range), shapes, annotations: labels}));
       if (!wired) {
         wired = true;
