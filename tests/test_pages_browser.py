@@ -273,15 +273,10 @@ def test_a_run_whose_device_was_disturbed_is_ringed_and_says_why(tmp_path, visit
     page = visit().go(tmp_path / "site", name)
     ringed = "document.getElementById('chart-measured').data.find((one) => one.name === 'device disturbed')"
     assert set(page.evaluate(f"{ringed}.x")) == {5}
-    lines = page.evaluate(
-        "document.getElementById('chart-measured').data.filter((one) => one.meta).map((o) => o.y)"
-    )
-    assert set(page.evaluate(f"{ringed}.y")) <= {line[5] for line in lines}
-    page.evaluate("document.getElementById('chart-measured').scrollIntoView()")
+    assert set(page.evaluate(f"{ringed}.y")) <= {line[5] for line in chart(page, "chart-measured")}
     page.evaluate(
-        "(() => { const place = document.getElementById('chart-measured');"
-        "const at = place.data.findIndex((one) => one.name === 'device disturbed');"
-        "Plotly.Fx.hover(place, [{curveNumber: at, pointNumber: 0}]); })()"
+        f"(() => {{ const ring = {ringed}; document.getElementById('chart-measured').emit('plotly_hover',"
+        "{points: [{x: ring.x[0], y: ring.y[0], customdata: ring.customdata[0], data: ring}]}); })()"
     )
     until(page, "document.getElementById('point-measured').textContent.includes('not to be trusted alone')")
     assert mark in page.inner_text("#point-measured")
