@@ -58,7 +58,8 @@ WRONG_KERNELS = {
 @functools.cache
 def source_of_assign() -> str:
     text = inspect.getsource(module)
-    kernel = text[text.index("@triton.jit") : text.index("IMPLEMENTATIONS")]
+    begin = text.index("@triton.jit\ndef assign_kernel")
+    kernel = text[begin : text.index("\n\n\n", begin) + 1]
     return "import triton\nimport triton.language as tl\n\n\n" + kernel
 
 
