@@ -75,7 +75,8 @@ def test_an_improvement_says_that_the_cause_is_gone(name):
     back = table.twin("assign_req_to_token_pool", name, back=True)
     assert back.known and back.cause == there.cause
     assert back.sentences[0].startswith("No more ")
-    file = "assign_req_to_token_pool.py:" if name == "prefetch" else "twins.py:"  # its kernel is a form on a GPU, too
+    # The kernel of prefetch is a form for a GPU, too.
+    file = "assign_req_to_token_pool.py:" if name == "prefetch" else "twins.py:"
     assert file in back.sentences[0]
     assert {(e.what, e.before, e.after) for e in there.evidence} == {
         (e.what, e.after, e.before) for e in back.evidence

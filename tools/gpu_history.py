@@ -369,7 +369,7 @@ def write(found: Mapping[str, Any], results: Path, machine: str) -> int:
             params = [[repr(value) for value in values] for values in axes.values()]
             benchmarks[name] = {
                 "name": name, "params": params, "param_names": ["case", "impl"], "unit": "us", "type": "track",
-                "version": "1", "code": "", "timeout": 3600, "pretty_name": None, "setup_cache_key": None,
+                "version": "2", "code": "", "timeout": 3600, "pretty_name": None, "setup_cache_key": None,
             }  # fmt: skip
     results.mkdir(parents=True, exist_ok=True)
     util.write_json(str(known_at), {**{k: v for k, v in benchmarks.items() if k not in known}, **known})

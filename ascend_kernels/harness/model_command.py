@@ -306,6 +306,7 @@ def _list(as_json: bool) -> int:
                 "cases": list(op.cases),
                 "quick": op.quick_cases(),
                 "implementations": list(op.implementations),
+                "gpu": list(op.gpu),
                 "twins": {t: twin.pattern for t, twin in op.twins.items()},
             }
             for name, op in OPS.items()
@@ -314,7 +315,8 @@ def _list(as_json: bool) -> int:
         return 0
     for name, op in OPS.items():
         print(f"{name}  ({op.family})")
-        print(f"  implementations: {', '.join(op.implementations)}")
+        gpu = f"; on a GPU also {', '.join(op.gpu)}" if op.gpu else ""
+        print(f"  implementations: {', '.join(op.implementations)}{gpu}")
         print(f"  quick cases:     {', '.join(op.quick_cases())}")
         print(f"  other cases:     {', '.join(c for c in op.cases if not op.cases[c].quick)}")
         for twin, row in op.twins.items():

@@ -80,3 +80,5 @@ def candidates(name: str, sizes: Mapping[str, Any]) -> Iterator[plans.Choice]:
         for block in (usual // 4, usual // 2, usual, 2 * usual):
             if block >= BLOCKS[0]:
                 yield from ({"block": block, "num_warps": warps} for warps in (1, 2, 4, 8))
+        # Without the pipelining of its loads, which a loop of one turn has no use for.
+        yield from ({"num_warps": warps, "num_stages": 1} for warps in (1, 2, 4))
