@@ -401,7 +401,8 @@ class Generator:
     # ---- whole function
 
     def generate(self) -> Generated:
-        for op in self.entry.walk():
+        everything = list(self.entry.walk())
+        for op in everything:
             for kind in (*op.operand_types, *op.result_types):
                 memref = memref_type(kind) if kind.startswith("memref") else None
                 if memref and memref.space in CUBE_SPACES:
@@ -412,7 +413,7 @@ class Generator:
                     )
         if "AIC" in self.entry.attrs.get("hivm.func_core_type", ""):
             raise Fault("unsupported: cube", "the kernel runs on the cube core; only vector kernels are modelled")
-        self._find_roots()
+        self._find_roots(everything)
         names = []
         for i, argument in enumerate(self.arguments):
             name = f"a{i}"
@@ -455,14 +456,13 @@ class Generator:
             self.blocks,
             self.loaded,
             self.stored,
-            sum(1 for op in self.entry.walk() if op.name == "arith.select" and "<ub>" in op.result_types[0]),
-            (PRINTS,) if any(op.name == "hivm.hir.debug" for op in self.entry.walk()) else (),
+            sum(1 for op in everything if op.name == "arith.select" and "<ub>" in op.result_types[0]),
+            (PRINTS,) if any(op.name == "hivm.hir.debug" for op in everything) else (),
         )
 
-    def _find_roots(self) -> None:
+    def _find_roots(self, ops: Sequence[Op]) -> None:
         """Which arguments the function loads from and stores to, before any code is made."""
         base: dict[str, set[int]] = {a.name: {i} for i, a in enumerate(self.arguments) if a.memref}
-        ops = list(self.entry.walk())
         for _ in range(4):
             before = sum(map(len, base.values()))
             for op in ops:
