@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from ascend_model import replay
-from ascend_model.memory import VIEW_CODE, Access, Alloc, Fault, Machine, bf16_to_f32
+from ascend_model.memory import VIEW_CODE, Access, Alloc, Fault, Machine, Made, bf16_to_f32
 from ascend_model.parse import DYNAMIC, ELEMENT_BITS, MemRef, Op, Region, dense_strides, memref_type
 from ascend_model.timeline import PIPES, Timeline
 from ascend_model.vector import runner, unsupported
@@ -500,8 +500,8 @@ class Generator:
             START=ceil(self.costs["program.start"]),
             HIT=ceil(self.costs["scalar.gm_hit"]),
             MISS=ceil(self.costs["scalar.gm_miss"]),
-            SET=machine.set_flag,
-            WAIT=machine.wait_flag,
+            SET=machine.setters,
+            WAIT=machine.waiters,
             BARRIER=machine.barrier,
             BARRIER_ALL=machine.barrier_all,
             UB_LOAD=machine.ub_load,
@@ -1416,15 +1416,15 @@ class Generator:
             self.cost("scalar.flag")
             self.count("flags")
             self.flush()
-            pair = f"{PIPES.index(giver)}, {PIPES.index(waiter)}"
+            if name == "wait_flag" and "S" in (giver, waiter) and self.loops:
+                self.count("scalar_waits_in_loops")
             if self.mode == "values":
                 return
+            pair = PIPES.index(giver), PIPES.index(waiter)
             if name == "set_flag":
-                self.emit(f"SET(ts, {pair}, {which})")
+                self.emit(f"{self.flag('SET', self.machine.setters, *pair, which)}(ts)")
             else:
-                if "S" in (giver, waiter) and self.loops:
-                    self.count("scalar_waits_in_loops")
-                self.emit(f"ts = WAIT(ts, {pair}, {which}, {self.place(op)})")
+                self.emit(f"ts = {self.flag('WAIT', self.machine.waiters, *pair, which)}(ts, {self.place(op)})")
         elif name in ("sync_block_lock", "sync_block_unlock"):
             self.cost("scalar.lock")
             self.flush()
@@ -1444,6 +1444,14 @@ class Generator:
                 raise unsupported(op, f"on {pipe}")
         else:
             self.data_op(op)
+
+    def flag(self, stem: str, made: Made, giver: int, waiter: int, event: str) -> str:
+        """The function for one flag, by name where its number is known before the run."""
+        if not event.isdigit():
+            return f"{stem}[{giver}, {waiter}, {event}]"
+        name = f"{stem}_{giver}_{waiter}_{event}"
+        self.namespace[name] = made[giver, waiter, int(event)]
+        return name
 
     def pointer_cast(self, op: Op) -> None:
         kind = memref_type(op.result_types[0])

@@ -10,8 +10,8 @@ the simulation itself runs in program order.
 from __future__ import annotations
 
 import functools
-from collections import deque
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ascend_model.parse import ELEMENT_BITS
-from ascend_model.timeline import MTE3, PIPES, S, Timeline, V
+from ascend_model.timeline import MTE2, MTE3, PIPES, S, Timeline, V
 
 UB_BYTES = 196608
 REPEAT_BYTES = 256
@@ -259,6 +259,17 @@ class Tile:
         return index.reshape(-1)
 
 
+class Made(dict[Any, Any]):
+    """What `make` gives for a key, made when it is first asked for."""
+
+    def __init__(self, make: Callable[[Any], Any]):
+        self.make = make
+
+    def __missing__(self, key: Any) -> Any:
+        made = self[key] = self.make(key)
+        return made
+
+
 class Machine:
     """The state that the generated code works on, one a compiled kernel; `begin` starts a program of the grid."""
 
@@ -274,7 +285,9 @@ class Machine:
         self.atoms: list[Atom] = []
         self.by_address: dict[tuple[int, int], Alloc] = {}
         self.peak = 0
-        self.flags: dict[int, deque[tuple[int, list[int], int]]] = {}
+        self.flags: defaultdict[tuple[int, int, int], deque[tuple[int, list[int], int]]] = defaultdict(deque)
+        self.setters: Made = Made(lambda flag: self._setter(*flag))
+        self.waiters: Made = Made(lambda flag: self._waiter(*flag))
         self.scalar_allocs: list[Alloc] = []
         self.seq = [0, 0, 0, 0]
         self.clock = [[0] * 4 for _ in range(4)]
@@ -346,18 +359,20 @@ class Machine:
         if self.recorded is not None:
             self.recorded = []
         self.time.reset()
-        self.flags.clear()
+        for queue in self.flags.values():
+            queue.clear()
         self.ub[: self.peak] = 0xFF
         self.shadow[: self.peak] = 1
         for atom in self.atoms:
             atom.reset()
         for alloc in self.scalar_allocs:
             alloc.rd = alloc.wr = 0
-        self.seq = [0, 0, 0, 0]
+        self.seq[:] = 0, 0, 0, 0
         self.stored_until = 0
         self.locked = False
         # a pipe keeps the order of its own work, except that vector results need a barrier
-        self.clock = [[ALWAYS if p == q and p != V else 0 for q in range(4)] for p in range(4)]
+        for p, clock in enumerate(self.clock):
+            clock[:] = [ALWAYS if p == q and p != V else 0 for q in range(4)]
 
     def begin_values(self, program: int) -> None:
         """Start a program of which values alone are computed."""
@@ -372,14 +387,12 @@ class Machine:
 
     def set_clocks(self, clocks: tuple[Any, ...]) -> None:
         """As `clocks` gave them, for a program that repeats the path of the one they are from."""
-        self.clock, self.seq, self.stored_until = clocks
+        (self.clock[S][:], _, self.clock[MTE2][:], self.clock[MTE3][:]), self.seq[:], self.stored_until = clocks
 
     def end(self) -> None:
-        for key, queue in self.flags.items():
+        for (source, waiter, event), queue in self.flags.items():
             if not queue:
                 continue
-            pair, event = divmod(key, 16)
-            source, waiter = divmod(pair, 4)
             self.report(
                 "missing wait",
                 f"{PIPES[source]} set flag {event} for {PIPES[waiter]} and nothing waited for it",
@@ -535,13 +548,13 @@ class Machine:
     def touch(self, pipe: int, reads: tuple[Access, ...], writes: tuple[Access, ...], place: int) -> None:
         """Record that a pipe's next op reads and writes these operands; report what it did not wait for."""
         clock = self.clock[pipe]
-        issuer = self.clock[S]
-        if issuer[1] > clock[1]:
-            clock[1] = issuer[1]
-        if issuer[2] > clock[2]:
-            clock[2] = issuer[2]
-        if issuer[3] > clock[3]:
-            clock[3] = issuer[3]
+        _, v, loads, stores = self.clock[S]
+        if v > clock[1]:
+            clock[1] = v
+        if loads > clock[2]:
+            clock[2] = loads
+        if stores > clock[3]:
+            clock[3] = stores
         seq = self.seq[pipe] + 1
         self.seq[pipe] = seq
         c0, c1, c2, c3 = clock
@@ -630,51 +643,60 @@ class Machine:
                     place,
                 )
 
-    def set_flag(self, ts: int, source: int, waiter: int, event: int) -> None:
-        clock = self.clock[source]
-        if source == S:
-            # the next scalar write belongs to the next flag
-            for alloc in self.scalar_allocs:
-                alloc.wr = 0
-            up = ts
-        else:
-            issuer = self.clock[S]
-            if issuer[1] > clock[1]:
-                clock[1] = issuer[1]
-            if issuer[2] > clock[2]:
-                clock[2] = issuer[2]
-            if issuer[3] > clock[3]:
-                clock[3] = issuer[3]
-            up = self.time.done[source]
-            if ts > up:
-                up = ts
-        known = clock.copy()
-        known[source] = self.seq[source]
-        key = (source * 4 + waiter) * 16 + event
-        queue = self.flags.get(key)
-        if queue is None:
-            queue = self.flags[key] = deque()
-        queue.append((up, known, self.time.last[source]))
+    def _setter(self, source: int, waiter: int, event: int) -> Callable[[int], None]:
+        """A function that sets a flag of one pipe for another, after all that the pipe was given until `ts`."""
+        clock, issuer, seq = self.clock[source], self.clock[S], self.seq
+        done, last, scalar_allocs = self.time.done, self.time.last, self.scalar_allocs
+        put = self.flags[source, waiter, event].append
 
-    def wait_flag(self, ts: int, source: int, waiter: int, event: int, place: int) -> int:
-        queue = self.flags.get((source * 4 + waiter) * 16 + event)
-        if not queue:
-            raise Fault(
-                "deadlock",
-                f"{PIPES[waiter]} waits for flag {event} of {PIPES[source]}, which was not set, "
-                f"at {self.places[place]}, program {self.program}",
-            )
-        up, (s, v, in_, out), after = queue.popleft()
-        clock = self.clock[waiter]
-        if s > clock[0]:
-            clock[0] = s
-        if v > clock[1]:
-            clock[1] = v
-        if in_ > clock[2]:
-            clock[2] = in_
-        if out > clock[3]:
-            clock[3] = out
-        return self.time.wait_flag(ts, source, waiter, up, after)
+        def set_by_scalar(ts: int) -> None:
+            # the next scalar write belongs to the next flag
+            for alloc in scalar_allocs:
+                alloc.wr = 0
+            known = clock.copy()
+            known[S] = seq[S]
+            put((ts, known, last[S]))
+
+        def set_flag(ts: int) -> None:
+            _, v, loads, stores = issuer
+            if v > clock[1]:
+                clock[1] = v
+            if loads > clock[2]:
+                clock[2] = loads
+            if stores > clock[3]:
+                clock[3] = stores
+            known = clock.copy()
+            known[source] = seq[source]
+            up = done[source]
+            put((ts if ts > up else up, known, last[source]))
+
+        return set_by_scalar if source == S else set_flag
+
+    def _waiter(self, source: int, waiter: int, event: int) -> Callable[[int, int], int]:
+        """A function that lets a pipe wait for a flag: (ts, place of the wait) -> the scalar pipe's time."""
+        clock, wait = self.clock[waiter], self.time.waiter(source, waiter)
+        queue = self.flags[source, waiter, event]
+        take = queue.popleft
+
+        def wait_flag(ts: int, place: int) -> int:
+            if not queue:
+                raise Fault(
+                    "deadlock",
+                    f"{PIPES[waiter]} waits for flag {event} of {PIPES[source]}, which was not set, "
+                    f"at {self.places[place]}, program {self.program}",
+                )
+            up, (s, v, loads, stores), after = take()
+            if s > clock[0]:
+                clock[0] = s
+            if v > clock[1]:
+                clock[1] = v
+            if loads > clock[2]:
+                clock[2] = loads
+            if stores > clock[3]:
+                clock[3] = stores
+            return wait(ts, up, after)
+
+        return wait_flag
 
     def barrier(self, ts: int, pipe: int) -> int:
         clock = self.clock[pipe]

@@ -266,9 +266,8 @@ def lanes(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
     head, slope, tail = _op_costs(costs, op.short)
     groups = op.operand_groups()
     inputs = len(groups[0])
-    name, time, tail_cycles = op.short, machine.time, ceil(tail)
+    issue = machine.time.issuer(V, ceil(tail), op.short, machine.places[place])
     in_place = fn if isinstance(fn, np.ufunc) else None
-    where = machine.places[place]
     get = machine.get
 
     def compute(*operands: Any) -> None:
@@ -304,7 +303,7 @@ def lanes(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
         machine.define(out, unknown)
         machine.vector_ops += 1
         machine.repeats += repeats
-        return time.issue(ts, V, ceil(head + slope * repeats), tail_cycles, name, where)
+        return issue(ts, ceil(head + slope * repeats))
 
     def run(ts: int, *operands: Any) -> int:
         return step(ts, *resolved(operands), partial(compute, *operands))
@@ -339,8 +338,8 @@ def _lane_mask(
 def layout(machine: Machine, op: Op, place: int, costs: Costs, fn: Values, inputs: int) -> Runner:
     """Ops that only move lanes; `fn` maps operand values, and masks of undefined lanes, to result values."""
     head, slope, tail = _op_costs(costs, op.short)
-    name, time, tail_cycles = op.short, machine.time, ceil(tail)
-    where = machine.places[place]
+    name = op.short
+    issue = machine.time.issuer(V, ceil(tail), name, machine.places[place])
 
     def compute(*operands: Any) -> None:
         values = fn(*[machine.get(x) for x in operands[:inputs]])
@@ -369,7 +368,7 @@ def layout(machine: Machine, op: Op, place: int, costs: Costs, fn: Values, input
         repeats = max([out.repeats, *(a.repeats for a in reads)])
         machine.vector_ops += 1
         machine.repeats += repeats
-        return time.issue(ts, V, ceil(head + slope * repeats), tail_cycles, name, where)
+        return issue(ts, ceil(head + slope * repeats))
 
     return Runner(run, compute)
 
@@ -386,8 +385,8 @@ def whole(
 ) -> Runner:
     """Ops whose every result lane may depend on every operand lane: reductions, scans, gathers, sorts."""
     head, slope, tail = _op_costs(costs, op.short)
-    name, time, tail_cycles = op.short, machine.time, ceil(tail)
-    where = machine.places[place]
+    name = op.short
+    issue = machine.time.issuer(V, ceil(tail), name, machine.places[place])
 
     def compute(*operands: Any) -> None:
         results = fn(*[machine.get(x) for x in operands[:inputs]])
@@ -410,7 +409,7 @@ def whole(
                 machine.define(out)
             machine.vector_ops += 1
             machine.repeats += repeats
-            return time.issue(ts, V, occupied, tail_cycles, name, where)
+            return issue(ts, occupied)
 
         return step
 
@@ -473,8 +472,7 @@ def broadcast(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
     head, slope, tail = _op_costs(costs, op.short)
     if op.operand_types[0].startswith("memref"):
         return layout(machine, op, place, costs, lambda x: x, 1)
-    time, tail_cycles = machine.time, ceil(tail)
-    where = machine.places[place]
+    issue = machine.time.issuer(V, ceil(tail), "vbrc", machine.places[place])
 
     def fill(ts: int, value: Any, out: Access, *scratch: Access) -> int:
         machine.touch(V, (), (out, *scratch), place)
@@ -482,15 +480,14 @@ def broadcast(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
         machine.define(out)
         machine.vector_ops += 1
         machine.repeats += out.repeats
-        return time.issue(ts, V, ceil(head + slope * out.repeats), tail_cycles, "vbrc", where)
+        return issue(ts, ceil(head + slope * out.repeats))
 
     return Runner(fill, lambda value, out, *scratch: machine.put(out, value))
 
 
 def arange(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
     head, slope, tail = _op_costs(costs, op.short)
-    time, tail_cycles = machine.time, ceil(tail)
-    where = machine.places[place]
+    issue = machine.time.issuer(V, ceil(tail), "varange", machine.places[place])
     has_offset = (op.ints("operandSegmentSizes") or (1, 1, 1))[1] == 1
 
     def compute(out: Access, *numbers: int) -> None:
@@ -507,7 +504,7 @@ def arange(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
         machine.define(out)
         machine.vector_ops += 1
         machine.repeats += out.repeats
-        return time.issue(ts, V, ceil(head + slope * out.repeats), tail_cycles, "varange", where)
+        return issue(ts, ceil(head + slope * out.repeats))
 
     return Runner(run, compute)
 
@@ -542,8 +539,8 @@ def load(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
     """Global memory to the unified buffer."""
     if op.attrs.get("init_out_buffer", "false") == "true":
         raise unsupported(op, "with init_out_buffer")
-    latency, piece = ceil(costs["dma.load_latency"]), costs["dma.piece"]
-    address, where, time = ceil(costs["scalar.address"]), machine.places[place], machine.time
+    address, piece, where = ceil(costs["scalar.address"]), costs["dma.piece"], machine.places[place]
+    issue = machine.time.issuer(MTE2, ceil(costs["dma.load_latency"]), "load", where)
 
     def run(ts: int, source: Tile, out: Access) -> int:
         if source.n != out.n:
@@ -563,7 +560,7 @@ def load(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
         machine.dma_bytes[0] += source.nbytes
         machine.bursts[0] += source.bursts
         pieces = source.bursts * max(piece, source.nbytes / source.bursts / machine.load_rate)
-        return time.issue(ts, MTE2, ceil(pieces), latency, "load", where)
+        return issue(ts, ceil(pieces))
 
     def compute(source: Tile, out: Access) -> None:
         replay.load(machine, source, out, place)
@@ -614,8 +611,8 @@ def atomic_values(kind: str, old: np.ndarray, new: np.ndarray, op: Op) -> np.nda
 
 def store(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
     """The unified buffer to global memory, atomically or not."""
-    latency, piece = ceil(costs["dma.store_latency"]), costs["dma.piece"]
-    address, where, time = ceil(costs["scalar.address"]), machine.places[place], machine.time
+    address, piece, where = ceil(costs["scalar.address"]), costs["dma.piece"], machine.places[place]
+    issue = machine.time.issuer(MTE3, ceil(costs["dma.store_latency"]), "store", where)
     atomic = op.enum("atomic_kind", "none")
     bf16 = any("xbf16" in t for t in op.operand_types)
 
@@ -649,7 +646,7 @@ def store(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
         machine.dma_bytes[1] += out.nbytes
         machine.bursts[1] += out.bursts
         cycles = ceil(out.bursts * max(piece, out.nbytes / out.bursts / machine.store_rate))
-        return time.issue(ts, MTE3, cycles, latency, "store", where)
+        return issue(ts, cycles)
 
     def compute(source: Access, out: Tile) -> None:
         replay.store(machine, source, out, atomic != "none", stored, place)
