@@ -231,6 +231,7 @@ COMPARE_FLOAT = {
     14: "({a} != {a} or {b} != {b})",
     15: "True",
 }
+NUMBER = re.compile(r"\(?-?(?:INF|NAN|[0-9][0-9.e+-]*)\)?")
 NO_CODE = {
     "hivm.hir.set_mask_norm",
     "hivm.hir.set_mask_count",
@@ -299,6 +300,8 @@ class Generator:
         self.allocs: dict[int, Alloc] = {}
         self.late: list[tuple[str, Memory]] = []
         self.fixed: list[tuple[str, Callable[..., Any], list[Scalar | Memory]]] = []
+        self.settled: set[str] = set()
+        """Variables whose values follow from the arguments and the decisions so far, see `decide`."""
         self.roots: set[int] = set()
         self.loaded: set[int] = set()
         self.stored: set[int] = set()
@@ -327,12 +330,33 @@ class Generator:
             self.emit(f"ts += {self.pending}")
         self.pending = 0
 
-    def decide(self, expr: str) -> None:
-        """A number that time, order or counts depend on: note it, or follow the recorded path that has it."""
-        if self.mode == "record":
-            self.emit(f"DECIDED({expr})")
-        elif self.mode == "values":
-            self.emit(f"path = path[{expr}]")
+    def decide(self, *exprs: int | str) -> None:
+        """Numbers that time, order or counts depend on: note them, or follow the recorded path that has them.
+
+        What the path has settled already is not asked again.
+        """
+        if self.mode == "time":
+            return
+        new = [str(x) for x in exprs if not self.is_settled(x)]
+        if new:
+            numbers = new[0] if len(new) == 1 else f"({', '.join(new)})"
+            self.emit(f"DECIDED({numbers})" if self.mode == "record" else f"path = path[{numbers}]")
+            self.settled.update(new)
+
+    def is_settled(self, expr: int | str) -> bool:
+        """Whether a number is the same in all programs that took the same path so far: written out, an argument,
+        or computed from such numbers."""
+        if isinstance(expr, int) or NUMBER.fullmatch(expr):
+            return True
+        return expr in self.settled or expr.removesuffix(".lo").removesuffix(".hi") in self.settled
+
+    def settle_results(self, op: Op) -> None:
+        """What an op computes from settled numbers alone is settled."""
+        if all(isinstance(v := self.env[x], Scalar) and self.is_settled(v.expr) for x in op.operands):
+            for name in op.results:
+                value = self.env[name]
+                if isinstance(value, Scalar):
+                    self.settled.add(value.expr)
 
     def ran(self, times: str = "1") -> None:
         """The current block runs once more, or so many times."""
@@ -413,11 +437,14 @@ class Generator:
                     )
         if "AIC" in self.entry.attrs.get("hivm.func_core_type", ""):
             raise Fault("unsupported: cube", "the kernel runs on the cube core; only vector kernels are modelled")
+        for op in everything:
+            self.place(op)  # here, so that a place has the same number in every mode
         self._find_roots(everything)
         names = []
         for i, argument in enumerate(self.arguments):
             name = f"a{i}"
             names.append(name)
+            self.settled.add(name)
             if argument.memref:
                 memref = argument.memref
                 self.env[argument.name] = Memory(
@@ -553,8 +580,10 @@ class Generator:
             return
         if dialect == "arith":
             self.arith(op)
+            self.settle_results(op)
         elif dialect == "math":
             self.math(op)
+            self.settle_results(op)
         elif dialect == "memref":
             self.memref(op)
         elif name == "scf.for":
@@ -787,6 +816,8 @@ class Generator:
                 return a
             name = self.fresh("m")
             self.emit(f"{name} = {a} if {condition} else {b}")
+            if all(self.is_settled(x) for x in (condition, a, b)):
+                self.settled.add(name)
             return name
 
         if yes.space != no.space or len(yes.sizes) != len(no.sizes):
@@ -830,6 +861,8 @@ class Generator:
             parts.append(str(constant))
         name = self.fresh("o")
         self.emit(f"{name} = {' + '.join(parts)}")
+        if all(self.is_settled(x) for x in (start, *itertools.chain(*terms))):
+            self.settled.add(name)
         return name
 
     def memref(self, op: Op) -> None:
@@ -1232,14 +1265,18 @@ class Generator:
         if by.lo <= 0:
             self.emit(f"if {by.expr} <= 0: raise Fault('endless loop', 'a loop with step 0 at {self.safe(op)}')")
         self.emit(f"{trips} = len(range({lo.expr}, {hi.expr}, {by.expr}))")
-        if not all(x.lo == x.hi for x in (lo, hi, by)):
-            self.decide(trips)
+        if all(self.is_settled(x.expr) for x in (lo, hi, by)):
+            self.settled.add(trips)
+        self.decide(trips)
         self.ran(trips)
         budget = len(self.lines)
         index = self.fresh("i")
         self.emit(f"for {index} in range({lo.expr}, {hi.expr}, {by.expr}):")
         self.depth += 1
         self.loops += 1
+        outer_settled, self.settled = self.settled, set(self.settled)
+        if self.is_settled(lo.expr) and self.is_settled(by.expr):
+            self.settled.add(index)
         self.env = dict(outer_env)
         name, kind = region.args[0]
         self.env[name] = Scalar(index, kind, lo.lo, max(lo.lo, hi.hi - 1))
@@ -1256,7 +1293,7 @@ class Generator:
         self.depth -= 1
         weight = self.blocks[self.block]["ops"]
         self.limit(op, budget, self.depth, f"{trips} * {weight}")
-        self.env = outer_env
+        self.env, self.settled = outer_env, outer_settled
         self.block = outer_block
         for result, value in zip(op.results, carried):
             self.env[result] = value
@@ -1277,7 +1314,7 @@ class Generator:
         self.cost("scalar.branch")
         self.flush()
         self.decide(condition)
-        outer_block, outer_env = self.block, self.env
+        outer_block, outer_env, outer_settled = self.block, self.env, self.settled
         results: list[Value] = []
         for kind in op.result_types if op.results else ():
             results.append(self.placeholder(op, kind))
@@ -1291,7 +1328,7 @@ class Generator:
             self.depth += 1
             self.block = self.open_block()
             self.ran()
-            self.env = dict(outer_env)
+            self.env, self.settled = dict(outer_env), set(outer_settled)
             end = self.ops(region)
             self.flush()
             if end is not None and op.results:
@@ -1299,7 +1336,7 @@ class Generator:
                     results[j] = self.settle(op, results[j], self.env[name])
             self.emit("pass")
             self.depth -= 1
-        self.env = outer_env
+        self.env, self.settled = outer_env, outer_settled
         self.block = outer_block
         for result, value in zip(op.results, results):
             self.env[result] = value
@@ -1340,14 +1377,14 @@ class Generator:
         carried = [self.carried(op, self.env[x], "w") for x in op.operands]
         results = [self.placeholder(op, kind) for kind in (op.result_types if op.results else ())]
         self.flush()
-        outer_block, outer_env = self.block, self.env
+        outer_block, outer_env, outer_settled = self.block, self.env, self.settled
         self.block = self.open_block()
         self.emit("while True:")
         self.depth += 1
         self.loops += 1
         self.ran()
         budget = len(self.lines)
-        self.env = dict(outer_env)
+        self.env, self.settled = dict(outer_env), set(outer_settled)
         for (name, _), value in zip(before.args, carried):
             self.env[name] = value
         end = self.ops(before)
@@ -1376,7 +1413,7 @@ class Generator:
         self.loops -= 1
         self.depth -= 1
         self.limit(op, budget, self.depth + 1, str(weight))
-        self.env = outer_env
+        self.env, self.settled = outer_env, outer_settled
         self.block = outer_block
         for result, value in zip(op.results, results):
             self.env[result] = value
@@ -1463,6 +1500,7 @@ class Generator:
         alloc = self.machine.add_alloc(op.results[0], address.lo, kind.static_bytes)
         index = self.machine.allocs.index(alloc)
         self.allocs[index] = alloc
+        self.settled.add(f"A{index}")
         strides = tuple(x if x is not None else 1 for x in kind.strides)
         self.env[op.results[0]] = Memory(
             "ub",
@@ -1484,8 +1522,7 @@ class Generator:
         operands = [self.env[x] for x in (op.operands[:2] if op.short in ("load", "store") else op.operands)]
         self.flush()
         keys = [key for x in operands if isinstance(x, Memory) and x.space == "ub" for key in self.keys(x)]
-        if keys and self.mode != "time":
-            self.decide(f"({', '.join(keys)},)")
+        self.decide(*keys)
         constant = all((isinstance(x, Memory) and x.space == "ub") or is_literal(x) for x in operands)
         ready = made.fix if self.mode == "values" else made.steady
         if constant and ready is not None and not keys:
@@ -1493,12 +1530,16 @@ class Generator:
             self.emit(f"{function}()" if self.mode == "values" else f"ts = {function}(ts)")
             return
         if constant and ready is not None:
-            self.remembered_call(function, ready, operands, keys)
+            self.remembered_call(function, ready, operands)
             return
         texts: list[str] = []
         for value in operands:
             if isinstance(value, Scalar):
                 texts.append(value.expr)
+            elif made.line is not None and value.space == "gm" and value.strides == (1,) and value.sizes != ("?",):
+                self.namespace[function] = made.line_values if self.mode == "values" else made.line
+                self.decide(value.sizes[0])
+                texts += [value.root, str(value.offset), str(value.sizes[0])]
             elif value.space == "gm":
                 texts.append(self.tile(op, value))
             elif value.static:
@@ -1524,45 +1565,48 @@ class Generator:
             return text
         name = self.fresh("t")
         self.emit(f"{name} = {text}")
-        self.decide(f"({name}.nbytes, {name}.bursts)")
+        if not all(self.is_settled(x) for x in (*value.sizes, *value.strides)):
+            self.decide(f"{name}.nbytes", f"{name}.bursts")
         return name
 
     def keys(self, value: Memory) -> list[str]:
         """What decides at run time where an operand in the unified buffer is; nothing when that is known."""
-        if value.static:
-            return []
-        dynamic = [str(x) for x in (value.offset, *value.sizes, *value.strides) if isinstance(x, str)]
-        if value.root_index is None:
-            dynamic = [f"{value.root}.lo", f"{value.root}.hi", *dynamic]
-        return dynamic
+        return [] if value.static else [*self.unknown_root(value, ".lo", ".hi"), *self.run_time_parts(value)]
+
+    @staticmethod
+    def unknown_root(value: Memory, *parts: str) -> list[str]:
+        return [value.root + part for part in parts] if value.root_index is None else []
+
+    @staticmethod
+    def run_time_parts(value: Memory) -> list[str]:
+        return [str(x) for x in (value.offset, *value.sizes, *value.strides) if isinstance(x, str)]
+
+    def remember(self, operands: Sequence[Memory], name: str, made: str) -> None:
+        """Assign to `name` what `made` gives for operands whose place is known at run time, or gave before."""
+        cache, key = self.fresh("C"), self.fresh("k")
+        self.namespace[cache] = {}
+        parts = dict.fromkeys(p for x in operands for p in (*self.unknown_root(x, ""), *self.run_time_parts(x)))
+        self.emit(f"{key} = {', '.join(parts)}")
+        self.emit(f"{name} = {cache}.get({key})")
+        self.emit(f"if {name} is None:")
+        self.emit(f"    {name} = {cache}[{key}] = {made}")
 
     def cached_access(self, value: Memory) -> str:
         """Resolve an operand whose place is known at run time, remembering what was resolved before."""
-        cache, key, name = self.fresh("C"), self.fresh("k"), self.fresh("x")
-        self.namespace[cache] = {}
-        dynamic = self.keys(value)
-        self.emit(f"{key} = ({', '.join(dynamic)},)" if len(dynamic) > 1 else f"{key} = {dynamic[0]}")
-        self.emit(f"{name} = {cache}.get({key})")
-        self.emit(f"if {name} is None:")
-        self.emit(f"    {name} = {cache}[{key}] = {self.access(value)}")
+        name = self.fresh("x")
+        self.remember([value], name, self.access(value))
         return name
 
     def access(self, value: Memory) -> str:
         where = f"{value.root}, {value.elem!r}, {value.offset}"
         return f"ACCESS({where}, {self.tuple_of(value.sizes)}, {self.tuple_of(value.strides)})"
 
-    def remembered_call(
-        self, function: str, ready: Callable[..., Any], operands: Sequence[Value], keys: Sequence[str]
-    ) -> None:
+    def remembered_call(self, function: str, ready: Callable[..., Any], operands: Sequence[Value]) -> None:
         """An op whose operands lie in a few places: one call ready for each of them."""
-        cache, key, name = self.fresh("C"), self.fresh("k"), self.fresh("f")
-        self.namespace[cache] = {}
         self.namespace[function] = ready
         parts = [x.expr if isinstance(x, Scalar) else self.access(x) for x in operands]
-        self.emit(f"{key} = ({', '.join(keys)},)" if len(keys) > 1 else f"{key} = {keys[0]}")
-        self.emit(f"{name} = {cache}.get({key})")
-        self.emit(f"if {name} is None:")
-        self.emit(f"    {name} = {cache}[{key}] = {function}({', '.join(parts)})")
+        name = self.fresh("f")
+        self.remember([x for x in operands if isinstance(x, Memory)], name, f"{function}({', '.join(parts)})")
         self.emit(f"{name}()" if self.mode == "values" else f"ts = {name}(ts)")
 
     @staticmethod
@@ -1572,9 +1616,7 @@ class Generator:
 
 def is_literal(value: Value) -> bool:
     """Whether a number is written out in the code, not computed by it."""
-    return (
-        isinstance(value, Scalar) and re.fullmatch(r"\(?-?(?:INF|NAN|[0-9][0-9.e+-]*)\)?", value.expr) is not None
-    )
+    return isinstance(value, Scalar) and NUMBER.fullmatch(value.expr) is not None
 
 
 def generate(

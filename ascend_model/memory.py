@@ -147,6 +147,7 @@ class Access:
         "lo",
         "n",
         "nbytes",
+        "one_axis",
         "outside",
         "repeats",
         "shadow",
@@ -167,6 +168,7 @@ class Access:
     n: int
     nbytes: int
     dense: bool
+    one_axis: bool
     outside: bool
 
 
@@ -186,8 +188,10 @@ class Global:
         self.is_stored = False
         self.owner: np.ndarray | None = None
         self.reader: np.ndarray | None = None
-        self.pending: list[tuple[int, int, int, int, bool, Any]] = []
+        self.pending: list[tuple[int, int, int, int, bool, Tile | None]] = []
         self.cleared = 0
+        self.placed = False
+        """Whether it depends on the places of this program's accesses that all of them are in order."""
         self.numpy: dict[str, np.ndarray] = {}
         self.view: dict[str, Any] = {}
         self.count: dict[str, int] = {}
@@ -201,6 +205,16 @@ class Global:
         for code in ("i8", "i16", "i32", "i64", "f16", "bf16", "f32"):
             setattr(self, "v_" + code, self.view[code])
             setattr(self, "n_" + code, self.count[code])
+
+    def begin(self) -> None:
+        """Start a program: none of its accesses has been seen."""
+        self.pending = []
+        self.cleared = 0
+        self.placed = False
+
+    def units(self, lo: int, hi: int) -> slice:
+        """Where the ownership arrays have these bytes."""
+        return slice(lo // self.unit, -(-hi // self.unit))
 
     def track(self) -> None:
         """Remember which program wrote and read each element, to see programs that disturb each other."""
@@ -240,15 +254,6 @@ class Tile:
     nbytes: int
     bursts: int
     outside: bool
-
-    @classmethod
-    def element(cls, root: Global, elem: str, index: int) -> Tile:
-        """One element, for its place alone: it has no values."""
-        width = ELEMENT_BITS[elem] // 8 or 1
-        tile = cls()
-        tile.root, tile.elem, tile.first, tile.shape, tile.strides = root, elem, index, (1,), (1,)
-        tile.lo, tile.hi, tile.n, tile.bursts = index * width, (index + 1) * width, 1, 1
-        return tile
 
     def indices(self) -> np.ndarray:
         """Element index of every lane, in lane order."""
@@ -306,13 +311,13 @@ class Machine:
         self.reported = 0
         # of a program that is recorded, see `replay`: clocks of its global accesses, its decisions, whether data
         # decided what was judged, and whether it took single values of a buffer that is written in part
-        self.recorded: list[Any] | None = None
+        self.recorded: list[tuple[Global, Any]] | None = None
         self.path: list[Any] = []
         self.delicate = False
         self.partial = False
         # of a program that repeats a path: what to put back, and its global accesses
         self.undo: list[tuple[Any, Any, Any]] = []
-        self.moves: list[tuple[Tile, int, bool, int]] = []
+        self.moves: list[tuple[Any, ...]] = []
 
     # ---- set-up
 
@@ -440,7 +445,7 @@ class Machine:
         n = 1
         for size in shape:
             n *= size
-        a.n, a.shape = n, shape
+        a.n, a.shape, a.one_axis = n, shape, len(shape) == 1
         if n == 0:
             a.lo = a.hi = first * bits // 8
             a.atoms, a.nbytes, a.dense, a.outside, a.repeats = (), 0, True, False, 0
@@ -947,39 +952,46 @@ class Machine:
 
     def gm_seen(self, root: Global, elem: str, index: int, write: bool, place: int) -> None:
         """Order and ownership of a scalar access to a buffer that the kernel both reads and writes."""
-        t = Tile.element(root, elem, index)
+        width = ELEMENT_BITS[elem] // 8
+        lo, hi = index * width, (index + 1) * width
         self.seq[S] += 1
-        self.gm_order(t, S, write, place)
+        self.gm_order(root, elem, lo, hi, None, S, write, place)
         if write:
-            self.own(t, None, False, place)
-        else:
-            self.mark_read(t)
+            self.own_one(root, lo, hi, None, None, place)
+        elif root.reader is not None:
+            root.reader[root.units(lo, hi)] = self.program + 1
 
     # ---- global memory: order within a program, ownership between programs
 
-    def gm_order(self, t: Tile, pipe: int, write: bool, place: int) -> None:
-        root = t.root
+    def gm_order(
+        self, root: Global, elem: str, lo: int, hi: int, strided: Tile | None, pipe: int, write: bool, place: int
+    ) -> None:
+        """Report an access to bytes lo..hi, all of them unless `strided` says which, that is not in order with an
+        earlier one of this program."""
         if not root.is_stored:
             return
         if self.recorded is not None and len(self.recorded) < MOST_CLOCKS:
-            self.recorded.append(self.clocks())
+            self.recorded.append((root, self.clocks()))
         if not root.is_loaded and root.cleared != self.stored_until:
             # only stores matter, and all before the last barrier are in order
             root.pending.clear()
             root.cleared = self.stored_until
         pending = root.pending
         clock = self.clock[pipe]
-        for lo, hi, q, seq, wrote, other in pending:
-            if lo < t.hi and t.lo < hi and (wrote or (write and q != S)):
-                if q == pipe:
-                    if q != MTE3 or seq <= self.stored_until:
-                        continue
-                elif seq <= clock[q]:
+        for first, end, q, seq, wrote, other in pending:
+            if q == pipe:
+                if q != MTE3 or seq <= self.stored_until:
                     continue
-                if t.bursts > 1 or other is not None:
-                    theirs = other.indices() if other is not None else np.arange(lo, hi)
-                    mine = t.indices()
-                    if other is not None and other.elem == t.elem and not np.isin(mine, theirs).any():
+            elif seq <= clock[q]:
+                continue
+            if wrote or (write and q != S):
+                root.placed = True
+                if end <= lo or hi <= first:
+                    continue
+                if other is not None and other.elem == elem:
+                    width = ELEMENT_BITS[elem] // 8 or 1
+                    mine = np.arange(lo // width, hi // width) if strided is None else strided.indices()
+                    if not np.isin(mine, other.indices()).any():
                         continue
                 verb = "overwrites" if write else "reads"
                 if wrote:
@@ -989,53 +1001,52 @@ class Machine:
                 fix = "no barrier stands between" if q == pipe else f"{PIPES[pipe]} did not wait for {PIPES[q]}"
                 self.report("missing wait", f"{PIPES[pipe]} {verb} part of {root.name}, {what}: {fix}", place)
                 break
-        entry = (t.lo, t.hi, pipe, self.seq[pipe], write, t if t.bursts > 1 else None)
-        if pending and pending[-1][2] == pipe and pending[-1][4] == write and pending[-1][5] is None:
-            # neighbouring accesses of one pipe count as one
-            lo, hi = pending[-1][0], pending[-1][1]
-            if entry[5] is None and lo <= t.hi and t.lo <= hi and pipe == S:
-                pending[-1] = (min(lo, t.lo), max(hi, t.hi), pipe, self.seq[pipe], write, None)
+        if pipe == S and pending and pending[-1][2] == S and pending[-1][4] == write:
+            # neighbouring scalar accesses count as one
+            first, end = pending[-1][:2]
+            if first <= hi and lo <= end:
+                pending[-1] = (min(first, lo), max(end, hi), S, self.seq[S], write, None)
                 return
-        pending.append(entry)
+        pending.append((lo, hi, pipe, self.seq[pipe], write, strided))
         if len(pending) > 96:
+            root.placed = True  # what is dropped here is not judged
             keep = [e for e in pending if any(e[3] > self.clock[p][e[2]] for p in (2, 3) if p != e[2])]
             root.pending = keep[-64:]
-
-    def mark_read(self, t: Tile) -> None:
-        reader = t.root.reader
-        if reader is not None:
-            reader[self.units(t)] = self.program + 1
 
     @staticmethod
     def units(t: Tile) -> Any:
         """Positions in the ownership arrays, one a stored element."""
-        unit = t.root.unit
-        width = ELEMENT_BITS[t.elem] // 8 or 1
         if t.bursts == 1:
-            return slice(t.lo // unit, -(-t.hi // unit))
-        if width == unit:
+            return t.root.units(t.lo, t.hi)
+        width = ELEMENT_BITS[t.elem] // 8 or 1
+        if width == t.root.unit:
             return t.indices()
-        return np.unique(t.indices() * width // unit)
+        return np.unique(t.indices() * width // t.root.unit)
 
-    def own(self, t: Tile, values: Any, atomic: bool, place: int) -> None:
-        """This program writes a tile: report elements that another program also writes.
-
-        An element written by a program that loaded it before is a read-modify-write: whatever another
-        program stores there in between is lost.  Two blind writes of different values are a race.
-        """
-        root = t.root
+    def own_one(self, root: Global, lo: int, hi: int, values: Any, before: Any, place: int) -> None:
+        """`own` of one element at bytes lo..hi."""
         owner = root.owner
-        if owner is None or atomic or self.locked:
+        if owner is None or self.locked:
             return
         me = self.program + 1
-        if t.n == 1:
-            single = t.lo // root.unit
-            before = owner[single]
-            if before == 0 or before == me or before == -me:
-                read = root.reader is not None and root.reader[single] == me
-                owner[single] = -me if read else me
-                return
-        at = self.units(t)
+        single = lo // root.unit
+        writer = owner[single]
+        if writer == 0 or writer == me or writer == -me:
+            owner[single] = -me if root.reader is not None and root.reader[single] == me else me
+            return
+        self.own(root, root.units(lo, hi), values, before, place)
+
+    def own(self, root: Global, at: Any, values: Any, before: Any, place: int) -> None:
+        """This program writes values over those before: report elements that another program also writes.
+
+        at: their positions in the ownership arrays.  An element written by a program that loaded it before is a
+        read-modify-write: whatever another program stores there in between is lost.  Two blind writes of different
+        values are a race.
+        """
+        owner = root.owner
+        if owner is None or self.locked:
+            return
+        me = self.program + 1
         old = owner[at]
         if root.reader is None and isinstance(at, slice) and not old.any():
             owner[at] = me
@@ -1061,8 +1072,8 @@ class Machine:
                     int(modified.sum()),
                     where,
                 )
-            elif values is not None and t.arr is not None and old.size == np.size(values):
-                differ = np.asarray(values).reshape(-1) != t.arr.reshape(-1)
+            elif values is not None and before is not None and old.size == np.size(values):
+                differ = np.asarray(values).reshape(-1) != before.reshape(-1)
                 if (differ & others.reshape(-1)).any():
                     self.report(
                         "write-write race",

@@ -19,6 +19,7 @@ from ascend_model.memory import (
     REPEAT_BYTES,
     Access,
     Fault,
+    Global,
     Machine,
     Tile,
     bf16_to_f32,
@@ -38,12 +39,16 @@ class Runner(NamedTuple):
     values: the values alone, or None where they cannot be had alone
     fixed:  operands that never change -> a function without arguments that does what `values` does with them
     steady: operands that never change -> a function of the time alone that does what `run` does with them
+    line, line_values: `run` and `values` of a copy from or to neighbouring elements of global memory, which are
+            given as (buffer, first element, how many) in place of a tile
     """
 
     run: Callable[..., int]
     values: Callable[..., None] | None = None
     fixed: Callable[[tuple[Any, ...]], Callable[[], Any]] | None = None
     steady: Callable[..., Callable[[int], int]] | None = None
+    line: Callable[..., int] | None = None
+    line_values: Callable[..., None] | None = None
 
     def fix(self, *operands: Any) -> Callable[[], Any]:
         """`values` of these operands, as a call without arguments."""
@@ -541,6 +546,7 @@ def load(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
         raise unsupported(op, "with init_out_buffer")
     address, piece, where = ceil(costs["scalar.address"]), costs["dma.piece"], machine.places[place]
     issue = machine.time.issuer(MTE2, ceil(costs["dma.load_latency"]), "load", where)
+    elem, width = _element(op, 0)
 
     def run(ts: int, source: Tile, out: Access) -> int:
         if source.n != out.n:
@@ -548,8 +554,11 @@ def load(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
         if source.n == 0:
             return ts + address
         machine.touch(MTE2, (), (out,), place)
-        machine.gm_order(source, MTE2, False, place)
-        machine.mark_read(source) if not source.outside else None
+        root = source.root
+        strided = source if source.bursts > 1 else None
+        machine.gm_order(root, source.elem, source.lo, source.hi, strided, MTE2, False, place)
+        if root.reader is not None and not source.outside:
+            root.reader[machine.units(source)] = machine.program + 1
         if source.outside:
             values = read_outside(machine, source, place)
         else:
@@ -562,10 +571,43 @@ def load(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
         pieces = source.bursts * max(piece, source.nbytes / source.bursts / machine.load_rate)
         return issue(ts, ceil(pieces))
 
+    def line(ts: int, root: Global, first: int, n: int, out: Access) -> int:
+        end = first + n
+        if n <= 0 or n != out.n or first < 0 or end > root.count[elem]:
+            return run(ts, machine.tile(root, elem, first, (n,), (1,)), out)
+        machine.touch(MTE2, (), (out,), place)
+        if root.is_stored:
+            lo, hi = first * width, end * width
+            machine.gm_order(root, elem, lo, hi, None, MTE2, False, place)
+            if root.reader is not None:
+                root.reader[root.units(lo, hi)] = machine.program + 1
+        values = root.numpy[elem][first:end]
+        out.arr[...] = values if out.one_axis else values.reshape(out.shape)
+        machine.define(out)
+        machine.dma[0] += 1
+        machine.dma_bytes[0] += n * width
+        machine.bursts[0] += 1
+        cycles = n * width / machine.load_rate
+        return issue(ts, ceil(cycles if cycles > piece else piece))
+
     def compute(source: Tile, out: Access) -> None:
         replay.load(machine, source, out, place)
 
-    return Runner(run, compute)
+    def line_values(root: Global, first: int, n: int, out: Access) -> None:
+        if n <= 0 or n != out.n or first < 0 or first + n > root.count[elem]:
+            compute(machine.tile(root, elem, first, (n,), (1,)), out)
+        else:
+            replay.load_line(machine, root, elem, first, out, place)
+
+    return Runner(run, compute, line=line, line_values=line_values)
+
+
+def _element(op: Op, operand: int) -> tuple[str, int]:
+    """Element type of an operand in global memory, and its bytes there."""
+    kind = memref_type(op.operand_types[operand])
+    if kind is None:
+        raise unsupported(op, f"on {op.operand_types[operand]}")
+    return kind.element, ELEMENT_BITS[kind.element] // 8 or 1
 
 
 def read_outside(machine: Machine, tile: Tile, place: int) -> np.ndarray:
@@ -613,6 +655,7 @@ def store(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
     """The unified buffer to global memory, atomically or not."""
     address, piece, where = ceil(costs["scalar.address"]), costs["dma.piece"], machine.places[place]
     issue = machine.time.issuer(MTE3, ceil(costs["dma.store_latency"]), "store", where)
+    elem, width = _element(op, 1)
     atomic = op.enum("atomic_kind", "none")
     bf16 = any("xbf16" in t for t in op.operand_types)
 
@@ -633,14 +676,19 @@ def store(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
             if atom.dirty:
                 machine.need_defined(source, "a store to global memory", place)
                 break
-        machine.gm_order(out, MTE3, True, place)
+        root = out.root
+        strided = out if out.bursts > 1 else None
+        machine.gm_order(root, out.elem, out.lo, out.hi, strided, MTE3, True, place)
         values = source.arr if source.shape == out.shape else source.arr.reshape(out.shape)
-        if out.root.kind == 0:
-            machine.report("write to input", f"stores to {out.root.name}, which the kernel only reads", place)
+        if root.kind == 0:
+            machine.report("write to input", f"stores to {root.name}, which the kernel only reads", place)
         if out.outside:
             write_outside(machine, out, values, place)
         else:
-            machine.own(out, values, atomic != "none", place)
+            if atomic == "none" and out.n == 1:
+                machine.own_one(root, out.lo, out.hi, values, out.arr, place)
+            elif atomic == "none":
+                machine.own(root, machine.units(out), values, out.arr, place)
             out.arr[...] = stored(out.arr, values)
         machine.dma[1] += 1
         machine.dma_bytes[1] += out.nbytes
@@ -648,10 +696,40 @@ def store(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
         cycles = ceil(out.bursts * max(piece, out.nbytes / out.bursts / machine.store_rate))
         return issue(ts, cycles)
 
+    def line(ts: int, source: Access, root: Global, first: int, n: int) -> int:
+        end = first + n
+        if n <= 0 or n != source.n or first < 0 or end > root.count[elem] or root.kind == 0:
+            return run(ts, source, machine.tile(root, elem, first, (n,), (1,)))
+        machine.touch(MTE3, (source,), (), place)
+        for atom in source.atoms:
+            if atom.dirty:
+                machine.need_defined(source, "a store to global memory", place)
+                break
+        lo, hi = first * width, end * width
+        machine.gm_order(root, elem, lo, hi, None, MTE3, True, place)
+        values = source.arr if source.one_axis else source.arr.reshape(-1)
+        out = root.numpy[elem][first:end]
+        if atomic == "none" and n == 1:
+            machine.own_one(root, lo, hi, values, out, place)
+        elif atomic == "none":
+            machine.own(root, root.units(lo, hi), values, out, place)
+        out[...] = stored(out, values)
+        machine.dma[1] += 1
+        machine.dma_bytes[1] += n * width
+        machine.bursts[1] += 1
+        cycles = n * width / machine.store_rate
+        return issue(ts, ceil(cycles if cycles > piece else piece))
+
     def compute(source: Access, out: Tile) -> None:
         replay.store(machine, source, out, atomic != "none", stored, place)
 
-    return Runner(run, compute)
+    def line_values(source: Access, root: Global, first: int, n: int) -> None:
+        if n <= 0 or n != source.n or first < 0 or first + n > root.count[elem] or root.kind == 0:
+            compute(source, machine.tile(root, elem, first, (n,), (1,)))
+        else:
+            replay.store_line(machine, source, root, elem, first, atomic != "none", stored, place)
+
+    return Runner(run, compute, line=line, line_values=line_values)
 
 
 def write_outside(machine: Machine, tile: Tile, values: np.ndarray, place: int) -> None:
