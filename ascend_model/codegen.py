@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from ascend_model import replay
+from ascend_model import elements, replay
 from ascend_model.memory import VIEW_CODE, Access, Alloc, Fault, Machine, Made, bf16_to_f32
 from ascend_model.parse import DYNAMIC, ELEMENT_BITS, MemRef, Op, Region, dense_strides, memref_type
 from ascend_model.timeline import PIPES, Timeline
@@ -542,6 +542,10 @@ class Generator:
             Diverged=replay.Diverged,
             GM_READ=replay.scalar_read,
             GM_WRITE=replay.scalar_write,
+            LEAST=elements.LEAST,
+            MISSES=elements.misses,
+            **{f"UB_{code}": machine.numpy[code] for code in elements.WHOLE},
+            **elements.NAMES,
         )
         for index, alloc in self.allocs.items():
             self.namespace[f"A{index}"] = alloc
@@ -1289,6 +1293,7 @@ class Generator:
         if end is not None:
             self.assign(op, carried, end.operands)
         self.emit("pass")
+        self.at_once(op, budget, index, hi.expr, trips)
         self.loops -= 1
         self.depth -= 1
         weight = self.blocks[self.block]["ops"]
@@ -1297,6 +1302,19 @@ class Generator:
         self.block = outer_block
         for result, value in zip(op.results, carried):
             self.env[result] = value
+
+    def at_once(self, op: Op, head: int, index: str, last: str, trips: str) -> None:
+        """Let a loop whose body is made and whose head is at line `head` do what is left after one iteration."""
+        steps = [re.fullmatch(r" *ts \+= (\d+)", line) for line in self.lines[head:]]
+        try:
+            code = elements.Elements(self, op, index, last, sum(int(step[1]) for step in steps if step)).code()
+        except elements.Unlike:
+            return
+        once = self.fresh("w")
+        self.lines.insert(head, "    " * (self.depth - 1) + f"{once} = {trips} > LEAST")
+        self.emit(f"if {once}:")
+        for line in [f"{once} = False", *code]:
+            self.emit("    " + line)
 
     def limit(self, op: Op, line: int, depth: int, ops: str) -> None:
         """Take the ops of a loop from the program's budget; a recorded path has stayed inside it."""

@@ -55,7 +55,18 @@ def remembered(
 
 
 # What decides a result: another one of these may give another.
-INSTRUMENT = ("codegen", "memory", "metrics", "parse", "replay", "simulate", "timeline", "vector", "costs")
+INSTRUMENT = (
+    "codegen",
+    "elements",
+    "memory",
+    "metrics",
+    "parse",
+    "replay",
+    "simulate",
+    "timeline",
+    "vector",
+    "costs",
+)
 
 
 @functools.cache
