@@ -168,6 +168,18 @@ def _own(machine: Machine, root: Global, at: Any) -> None:
     _change(machine, root.owner, at, new)
 
 
+def _own_one(machine: Machine, root: Global, single: int) -> None:
+    """`_own` of one element."""
+    owner, me = root.owner, machine.program + 1
+    if owner is None or machine.locked:
+        return
+    old = owner[single]
+    if old != 0 and old != me and old != -me:
+        raise Diverged
+    machine.undo.append((owner, single, old))
+    owner[single] = -me if root.reader is not None and root.reader[single] == me else me
+
+
 def load(machine: Machine, source: Tile, out: Access, place: int) -> None:
     if source.n == 0 and out.n == 0:
         return
@@ -224,11 +236,14 @@ def store_line(
     lo, hi = first * width, end * width
     if root.is_stored:
         machine.moves.append((root, elem, lo, hi, None, MTE3, True, place))
-    if not atomic:
+    if not atomic and source.n == 1:
+        _own_one(machine, root, lo // root.unit)
+    elif not atomic:
         _own(machine, root, root.units(lo, hi))
     out = root.numpy[elem][first:end]
     values = source.arr if source.one_axis else source.arr.reshape(-1)
-    _change(machine, out, ..., stored(out, values))
+    machine.undo.append((out, ..., out.copy()))
+    out[...] = stored(out, values)
 
 
 def scalar_read(machine: Machine, root: Global, elem: str, index: int, place: int) -> None:
@@ -249,5 +264,5 @@ def scalar_write(machine: Machine, root: Global, elem: str, index: int, value: A
     lo, hi = index * width, (index + 1) * width
     if root.is_stored:
         machine.moves.append((root, elem, lo, hi, None, S, True, place))
-    _own(machine, root, root.units(lo, hi))
+    _own_one(machine, root, lo // root.unit)
     _change(machine, root.view[elem], index, value)
