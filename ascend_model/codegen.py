@@ -273,6 +273,21 @@ class Generated:
     notes: tuple[str, ...] = ()
 
 
+@dataclass
+class Scope:
+    """What is known of variables where code is being made, and in the regions inside.
+
+    settled: those whose values follow from the arguments and the decisions so far, see `Generator.decide`.
+    bound:   expression and type -> the number that holds it already.
+    """
+
+    settled: set[str] = field(default_factory=set)
+    bound: dict[tuple[str, str], Scalar] = field(default_factory=dict)
+
+    def inside(self) -> Scope:
+        return Scope(set(self.settled), dict(self.bound))
+
+
 class Generator:
     def __init__(
         self, entry: Op, costs: dict[str, float], trace: bool = False, mode: str = "time", indices: bool = False
@@ -300,8 +315,7 @@ class Generator:
         self.allocs: dict[int, Alloc] = {}
         self.late: list[tuple[str, Memory]] = []
         self.fixed: list[tuple[str, Callable[..., Any], list[Scalar | Memory]]] = []
-        self.settled: set[str] = set()
-        """Variables whose values follow from the arguments and the decisions so far, see `decide`."""
+        self.scope = Scope()
         self.roots: set[int] = set()
         self.loaded: set[int] = set()
         self.stored: set[int] = set()
@@ -341,14 +355,14 @@ class Generator:
         if new:
             numbers = new[0] if len(new) == 1 else f"({', '.join(new)})"
             self.emit(f"DECIDED({numbers})" if self.mode == "record" else f"path = path[{numbers}]")
-            self.settled.update(new)
+            self.scope.settled.update(new)
 
     def is_settled(self, expr: int | str) -> bool:
         """Whether a number is the same in all programs that took the same path so far: written out, an argument,
         or computed from such numbers."""
         if isinstance(expr, int) or NUMBER.fullmatch(expr):
             return True
-        return expr in self.settled or expr.removesuffix(".lo").removesuffix(".hi") in self.settled
+        return expr in self.scope.settled or expr.removesuffix(".lo").removesuffix(".hi") in self.scope.settled
 
     def settle_results(self, op: Op) -> None:
         """What an op computes from settled numbers alone is settled."""
@@ -356,7 +370,7 @@ class Generator:
             for name in op.results:
                 value = self.env[name]
                 if isinstance(value, Scalar):
-                    self.settled.add(value.expr)
+                    self.scope.settled.add(value.expr)
 
     def ran(self, times: str = "1") -> None:
         """The current block runs once more, or so many times."""
@@ -397,6 +411,10 @@ class Generator:
     def bind(self, op: Op, expr: str, lo: int, hi: int, kind: str | None = None) -> None:
         """Assign an expression to the op's result; wrap it when its range leaves the type."""
         kind = kind or op.result_types[0]
+        known = self.scope.bound.get((expr, kind))
+        if known is not None:
+            self.env[op.results[0]] = known
+            return
         name = self.fresh("v")
         if kind in INT_BITS:
             low, high = int_range(kind)
@@ -416,7 +434,7 @@ class Generator:
             self.emit(f"{name} = {'_half' if kind == 'f16' else '_bf16'}({expr})")
         else:
             raise unsupported(op, f"with a result of type {kind}")
-        self.env[op.results[0]] = Scalar(name, kind, lo, hi)
+        self.env[op.results[0]] = self.scope.bound[expr, kind] = Scalar(name, kind, lo, hi)
 
     def open_block(self) -> int:
         self.blocks.append(Counter())
@@ -444,7 +462,7 @@ class Generator:
         for i, argument in enumerate(self.arguments):
             name = f"a{i}"
             names.append(name)
-            self.settled.add(name)
+            self.scope.settled.add(name)
             if argument.memref:
                 memref = argument.memref
                 self.env[argument.name] = Memory(
@@ -770,6 +788,7 @@ class Generator:
         small = max(abs(a.lo), abs(a.hi))
         largest = max(abs(b.lo), abs(b.hi)) or 1
         plain = a.lo >= 0 and b.lo > 0
+        positive = f"{x} >= 0" if b.lo > 0 else f"{x} >= 0 and {y} > 0"
         if name in ("floordivsi", "ceildivsi"):
             guard = f"if {y} == 0: _div(0, 0)"
             if b.lo <= 0 <= b.hi:
@@ -781,13 +800,13 @@ class Generator:
             elif b.lo == b.hi and b.lo > 0:
                 self.bind(op, f"{x} // {y} if {x} >= 0 else -(-{x} // {y})", -(small // b.lo), small // b.lo)
             else:
-                self.bind(op, f"{x} // {y} if {x} >= 0 and {y} > 0 else _div({x}, {y})", -small, small)
+                self.bind(op, f"{x} // {y} if {positive} else _div({x}, {y})", -small, small)
         else:
             bound = min(small, largest - 1) if largest > 1 else 0
             if plain:
                 self.bind(op, f"{x} % {y}", 0, bound)
             else:
-                expr = f"{x} % {y} if {x} >= 0 and {y} > 0 else _rem({x}, {y})"
+                expr = f"{x} % {y} if {positive} else _rem({x}, {y})"
                 self.bind(op, expr, 0 if a.lo >= 0 else -bound, bound)
 
     def math(self, op: Op) -> None:
@@ -821,7 +840,7 @@ class Generator:
             name = self.fresh("m")
             self.emit(f"{name} = {a} if {condition} else {b}")
             if all(self.is_settled(x) for x in (condition, a, b)):
-                self.settled.add(name)
+                self.scope.settled.add(name)
             return name
 
         if yes.space != no.space or len(yes.sizes) != len(no.sizes):
@@ -866,7 +885,7 @@ class Generator:
         name = self.fresh("o")
         self.emit(f"{name} = {' + '.join(parts)}")
         if all(self.is_settled(x) for x in (start, *itertools.chain(*terms))):
-            self.settled.add(name)
+            self.scope.settled.add(name)
         return name
 
     def memref(self, op: Op) -> None:
@@ -1270,7 +1289,7 @@ class Generator:
             self.emit(f"if {by.expr} <= 0: raise Fault('endless loop', 'a loop with step 0 at {self.safe(op)}')")
         self.emit(f"{trips} = len(range({lo.expr}, {hi.expr}, {by.expr}))")
         if all(self.is_settled(x.expr) for x in (lo, hi, by)):
-            self.settled.add(trips)
+            self.scope.settled.add(trips)
         self.decide(trips)
         self.ran(trips)
         budget = len(self.lines)
@@ -1278,9 +1297,9 @@ class Generator:
         self.emit(f"for {index} in range({lo.expr}, {hi.expr}, {by.expr}):")
         self.depth += 1
         self.loops += 1
-        outer_settled, self.settled = self.settled, set(self.settled)
+        outer_scope, self.scope = self.scope, self.scope.inside()
         if self.is_settled(lo.expr) and self.is_settled(by.expr):
-            self.settled.add(index)
+            self.scope.settled.add(index)
         self.env = dict(outer_env)
         name, kind = region.args[0]
         self.env[name] = Scalar(index, kind, lo.lo, max(lo.lo, hi.hi - 1))
@@ -1298,7 +1317,7 @@ class Generator:
         self.depth -= 1
         weight = self.blocks[self.block]["ops"]
         self.limit(op, budget, self.depth, f"{trips} * {weight}")
-        self.env, self.settled = outer_env, outer_settled
+        self.env, self.scope = outer_env, outer_scope
         self.block = outer_block
         for result, value in zip(op.results, carried):
             self.env[result] = value
@@ -1332,7 +1351,7 @@ class Generator:
         self.cost("scalar.branch")
         self.flush()
         self.decide(condition)
-        outer_block, outer_env, outer_settled = self.block, self.env, self.settled
+        outer_block, outer_env, outer_scope = self.block, self.env, self.scope
         results: list[Value] = []
         for kind in op.result_types if op.results else ():
             results.append(self.placeholder(op, kind))
@@ -1346,7 +1365,7 @@ class Generator:
             self.depth += 1
             self.block = self.open_block()
             self.ran()
-            self.env, self.settled = dict(outer_env), set(outer_settled)
+            self.env, self.scope = dict(outer_env), outer_scope.inside()
             end = self.ops(region)
             self.flush()
             if end is not None and op.results:
@@ -1354,7 +1373,7 @@ class Generator:
                     results[j] = self.settle(op, results[j], self.env[name])
             self.emit("pass")
             self.depth -= 1
-        self.env, self.settled = outer_env, outer_settled
+        self.env, self.scope = outer_env, outer_scope
         self.block = outer_block
         for result, value in zip(op.results, results):
             self.env[result] = value
@@ -1395,14 +1414,14 @@ class Generator:
         carried = [self.carried(op, self.env[x], "w") for x in op.operands]
         results = [self.placeholder(op, kind) for kind in (op.result_types if op.results else ())]
         self.flush()
-        outer_block, outer_env, outer_settled = self.block, self.env, self.settled
+        outer_block, outer_env, outer_scope = self.block, self.env, self.scope
         self.block = self.open_block()
         self.emit("while True:")
         self.depth += 1
         self.loops += 1
         self.ran()
         budget = len(self.lines)
-        self.env, self.settled = dict(outer_env), set(outer_settled)
+        self.env, self.scope = dict(outer_env), outer_scope.inside()
         for (name, _), value in zip(before.args, carried):
             self.env[name] = value
         end = self.ops(before)
@@ -1431,7 +1450,7 @@ class Generator:
         self.loops -= 1
         self.depth -= 1
         self.limit(op, budget, self.depth + 1, str(weight))
-        self.env, self.settled = outer_env, outer_settled
+        self.env, self.scope = outer_env, outer_scope
         self.block = outer_block
         for result, value in zip(op.results, results):
             self.env[result] = value
@@ -1518,7 +1537,7 @@ class Generator:
         alloc = self.machine.add_alloc(op.results[0], address.lo, kind.static_bytes)
         index = self.machine.allocs.index(alloc)
         self.allocs[index] = alloc
-        self.settled.add(f"A{index}")
+        self.scope.settled.add(f"A{index}")
         strides = tuple(x if x is not None else 1 for x in kind.strides)
         self.env[op.results[0]] = Memory(
             "ub",

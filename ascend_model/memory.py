@@ -101,13 +101,16 @@ class Atom:
         self.lo = lo
         self.hi = hi
         self.watchers: list[Alloc] = []
-        self.reset()
-
-    def reset(self) -> None:
+        # by pipe: the last write and read, and the bytes of that write; the same lists from program to program
         self.w = [0, 0, 0, 0]
         self.r = [0, 0, 0, 0]
         self.w_lo = [0, 0, 0, 0]
         self.w_hi = [0, 0, 0, 0]
+        self.reset()
+
+    def reset(self) -> None:
+        for one in (self.w, self.r, self.w_lo, self.w_hi):
+            one[:] = 0, 0, 0, 0
         self.last = -1
         self.writer = -1
         self.holder: Alloc | None = None
@@ -550,60 +553,61 @@ class Machine:
 
     # ---- order between pipes
 
-    def touch(self, pipe: int, reads: tuple[Access, ...], writes: tuple[Access, ...], place: int) -> None:
-        """Record that a pipe's next op reads and writes these operands; report what it did not wait for."""
-        clock = self.clock[pipe]
-        _, v, loads, stores = self.clock[S]
-        if v > clock[1]:
-            clock[1] = v
-        if loads > clock[2]:
-            clock[2] = loads
-        if stores > clock[3]:
-            clock[3] = stores
-        seq = self.seq[pipe] + 1
-        self.seq[pipe] = seq
-        c0, c1, c2, c3 = clock
-        for a in reads:
-            if a.outside:
-                self.ub_outside(a, "read", place)
-            for atom in a.atoms:
-                w = atom.w
-                if w[0] > c0 or w[1] > c1 or w[2] > c2 or w[3] > c3:
+    def toucher(
+        self, pipe: int, reads: tuple[Access, ...], writes: tuple[Access, ...], place: int
+    ) -> Callable[[], None]:
+        """A function that records that a pipe's next op reads and writes these operands, and reports what it did
+        not wait for."""
+        clock, issuer, all_seq = self.clock[pipe], self.clock[S], self.seq
+        outside = [(a, verb) for part, verb in ((reads, "read"), (writes, "write")) for a in part if a.outside]
+        read = [(atom, atom.w, atom.r, a, a.alloc) for a in reads for atom in a.atoms]
+        written = [(atom, atom.w, atom.r, a, a.lo, a.hi) for a in writes for atom in a.atoms]
+
+        def touch() -> None:
+            _, v, loads, stores = issuer
+            if v > clock[1]:
+                clock[1] = v
+            if loads > clock[2]:
+                clock[2] = loads
+            if stores > clock[3]:
+                clock[3] = stores
+            all_seq[pipe] = seq = all_seq[pipe] + 1
+            c0, c1, c2, c3 = clock
+            for a, verb in outside:
+                self.ub_outside(a, verb, place)
+            for atom, (w0, w1, w2, w3), _, a, alloc in read:
+                if w0 > c0 or w1 > c1 or w2 > c2 or w3 > c3:
                     self.late(pipe, a, atom, "reads", place)
-                if atom.holder is not a.alloc:
-                    self.clobbered(a.alloc, atom, PIPES[pipe], place)
-        for a in writes:
-            if a.outside:
-                self.ub_outside(a, "write", place)
-            for atom in a.atoms:
-                w = atom.w
-                if w[0] > c0 or w[1] > c1 or w[2] > c2 or w[3] > c3:
+                if atom.holder is not alloc:
+                    self.clobbered(alloc, atom, PIPES[pipe], place)
+            for atom, (w0, w1, w2, w3), (_, r1, r2, r3), a, _, _ in written:
+                if w0 > c0 or w1 > c1 or w2 > c2 or w3 > c3:
                     self.late(pipe, a, atom, "overwrites", place)
-                r = atom.r
-                if r[1] > c1 or r[2] > c2 or r[3] > c3:
+                if r1 > c1 or r2 > c2 or r3 > c3:
                     self.early(pipe, a, atom, place)
-        for a in reads:
-            for atom in a.atoms:
-                atom.r[pipe] = seq
+            for atom, _, r, _, _ in read:
+                r[pipe] = seq
                 atom.last = pipe
                 for alloc in atom.watchers:
                     alloc.wr = 0
-        for a in writes:
-            for atom in a.atoms:
-                if atom.last == pipe and atom.w[pipe] and atom.w[pipe] == seq - 1:
-                    if a.lo < atom.w_lo[pipe]:
-                        atom.w_lo[pipe] = a.lo
-                    if a.hi > atom.w_hi[pipe]:
-                        atom.w_hi[pipe] = a.hi
+            for atom, w, _, a, lo, hi in written:
+                before = w[pipe]
+                if atom.last == pipe and before and before == seq - 1:
+                    if lo < atom.w_lo[pipe]:
+                        atom.w_lo[pipe] = lo
+                    if hi > atom.w_hi[pipe]:
+                        atom.w_hi[pipe] = hi
                 else:
-                    atom.w_lo[pipe] = a.lo
-                    atom.w_hi[pipe] = a.hi
-                atom.w[pipe] = seq
+                    atom.w_lo[pipe] = lo
+                    atom.w_hi[pipe] = hi
+                w[pipe] = seq
                 atom.writer = place
                 atom.holder = a.alloc
                 atom.last = pipe
                 for alloc in atom.watchers:
                     alloc.rd = alloc.wr = 0
+
+        return touch
 
     def clobbered(self, alloc: Alloc, atom: Atom, reader: str, place: int) -> None:
         """Report a read of bytes that were last written through another buffer, which does not hold this one.

@@ -21,6 +21,7 @@ from ascend_model.memory import (
     Fault,
     Global,
     Machine,
+    Made,
     Tile,
     bf16_to_f32,
     f32_to_bf16,
@@ -289,34 +290,40 @@ def lanes(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
             return partial(compute, *operands)
         return partial(in_place, *[get(x) for x in operands[:inputs]], out=out.arr, casting="unsafe")
 
-    def resolved(operands: tuple[Any, ...]) -> tuple[tuple[Access, ...], tuple[Access, ...], int]:
-        reads = tuple(x for x in operands[:inputs] if type(x) is Access)
-        return reads, operands[inputs:], max(a.repeats for a in (operands[inputs], *reads))
+    def step_of(reads: tuple[Access, ...], writes: tuple[Access, ...]) -> Callable[[int, Callable[[], Any]], int]:
+        out, scratch = writes[0], writes[1:]
+        repeats = max(a.repeats for a in (out, *reads))
+        occupied = ceil(head + slope * repeats)
+        touch = machine.toucher(V, reads, writes, place)
 
-    def step(
-        ts: int, reads: tuple[Access, ...], writes: tuple[Access, ...], repeats: int, values: Callable[[], Any]
-    ) -> int:
-        out = writes[0]
-        machine.touch(V, reads, writes, place)
-        unknown = None
-        for a in reads:
-            mask = machine.undefined(a)
-            if mask is not None:
-                unknown = _lane_mask(machine, a, mask, out, unknown)
-        machine.spoil(writes[1:])
-        values()
-        machine.define(out, unknown)
-        machine.vector_ops += 1
-        machine.repeats += repeats
-        return issue(ts, ceil(head + slope * repeats))
+        def step(ts: int, values: Callable[[], Any]) -> int:
+            touch()
+            unknown = None
+            for a in reads:
+                mask = machine.undefined(a)
+                if mask is not None:
+                    unknown = _lane_mask(machine, a, mask, out, unknown)
+            if scratch:
+                machine.spoil(scratch)
+            values()
+            machine.define(out, unknown)
+            machine.vector_ops += 1
+            machine.repeats += repeats
+            return issue(ts, occupied)
+
+        return step
+
+    steps = Made(lambda operands: step_of(*operands))
+
+    def operands_of(operands: tuple[Any, ...]) -> tuple[tuple[Access, ...], tuple[Access, ...]]:
+        return tuple(x for x in operands[:inputs] if type(x) is Access), operands[inputs:]
 
     def run(ts: int, *operands: Any) -> int:
-        return step(ts, *resolved(operands), partial(compute, *operands))
+        return steps[operands_of(operands)](ts, partial(compute, *operands))
 
     def steady(*operands: Any) -> Callable[[int], int]:
-        reads, writes, repeats = resolved(operands)
-        values = fixed(operands)
-        return lambda ts: step(ts, reads, writes, repeats, values)
+        step, values = step_of(*operands_of(operands)), fixed(operands)
+        return lambda ts: step(ts, values)
 
     return Runner(run, compute, fixed, steady)
 
@@ -350,32 +357,38 @@ def layout(machine: Machine, op: Op, place: int, costs: Costs, fn: Values, input
         values = fn(*[machine.get(x) for x in operands[:inputs]])
         machine.put(operands[inputs], np.array(values) if isinstance(values, np.ndarray) else values)
 
-    def run(ts: int, *operands: Any) -> int:
-        sources, out = operands[:inputs], operands[inputs]
+    def step_of(*operands: Any) -> Callable[[int], int]:
+        sources, out, scratch = operands[:inputs], operands[inputs], operands[inputs + 1 :]
         reads = tuple(x for x in sources if type(x) is Access)
-        machine.touch(V, reads, operands[inputs:], place)
-        masks = [machine.undefined(a) if type(a) is Access else None for a in sources]
-        unknown = None
-        if any(m is not None for m in masks):
-            if out.elem == "i1":
-                for a in reads:
-                    machine.need_defined(a, name, place)
-            else:
-                lanes = [
-                    np.zeros(a.shape, bool) if m is None else m
-                    for a, m in zip(sources, masks)
-                    if type(a) is Access
-                ]
-                unknown = np.broadcast_to(fn(*lanes), out.shape)
-        machine.spoil(operands[inputs + 1 :])
-        compute(*operands)
-        machine.define(out, unknown)
         repeats = max([out.repeats, *(a.repeats for a in reads)])
-        machine.vector_ops += 1
-        machine.repeats += repeats
-        return issue(ts, ceil(head + slope * repeats))
+        occupied = ceil(head + slope * repeats)
+        touch = machine.toucher(V, reads, operands[inputs:], place)
 
-    return Runner(run, compute)
+        def step(ts: int) -> int:
+            touch()
+            masks = [machine.undefined(a) if type(a) is Access else None for a in sources]
+            unknown = None
+            if any(m is not None for m in masks):
+                if out.elem == "i1":
+                    for a in reads:
+                        machine.need_defined(a, name, place)
+                else:
+                    lanes = [
+                        np.zeros(a.shape, bool) if m is None else m
+                        for a, m in zip(sources, masks)
+                        if type(a) is Access
+                    ]
+                    unknown = np.broadcast_to(fn(*lanes), out.shape)
+            machine.spoil(scratch)
+            compute(*operands)
+            machine.define(out, unknown)
+            machine.vector_ops += 1
+            machine.repeats += repeats
+            return issue(ts, occupied)
+
+        return step
+
+    return Runner(lambda ts, *operands: step_of(*operands)(ts), compute, steady=step_of)
 
 
 def whole(
@@ -403,9 +416,10 @@ def whole(
         writes, outs = operands[inputs:], operands[inputs : inputs + outputs]
         repeats = max(a.repeats for a in (*reads, *outs))
         occupied = ceil(head + slope * repeats if cycles is None else cycles(reads))
+        touch = machine.toucher(V, reads, writes, place)
 
         def step(ts: int) -> int:
-            machine.touch(V, reads, writes, place)
+            touch()
             for a in reads:
                 machine.need_defined(a, name, place)
             machine.spoil(writes[outputs:])
@@ -418,10 +432,7 @@ def whole(
 
         return step
 
-    def run(ts: int, *operands: Any) -> int:
-        return steady(*operands)(ts)
-
-    return Runner(run, compute, steady=steady)
+    return Runner(lambda ts, *operands: steady(*operands)(ts), compute, steady=steady)
 
 
 def reduction(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
@@ -479,8 +490,11 @@ def broadcast(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
         return layout(machine, op, place, costs, lambda x: x, 1)
     issue = machine.time.issuer(V, ceil(tail), "vbrc", machine.places[place])
 
-    def fill(ts: int, value: Any, out: Access, *scratch: Access) -> int:
-        machine.touch(V, (), (out, *scratch), place)
+    touchers = Made(lambda writes: machine.toucher(V, (), writes, place))
+
+    def fill(ts: int, value: Any, *writes: Access) -> int:
+        out = writes[0]
+        touchers[writes]()
         machine.put(out, value)
         machine.define(out)
         machine.vector_ops += 1
@@ -503,8 +517,10 @@ def arange(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
             index += line.reshape([-1 if i == axis else 1 for i in range(len(out.shape))])
         machine.put(out, index)
 
+    touchers = Made(lambda out: machine.toucher(V, (), (out,), place))
+
     def run(ts: int, out: Access, *numbers: int) -> int:
-        machine.touch(V, (), (out,), place)
+        touchers[out]()
         compute(out, *numbers)
         machine.define(out)
         machine.vector_ops += 1
@@ -547,13 +563,14 @@ def load(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
     address, piece, where = ceil(costs["scalar.address"]), costs["dma.piece"], machine.places[place]
     issue = machine.time.issuer(MTE2, ceil(costs["dma.load_latency"]), "load", where)
     elem, width = _element(op, 0)
+    touchers = Made(lambda out: machine.toucher(MTE2, (), (out,), place))
 
     def run(ts: int, source: Tile, out: Access) -> int:
         if source.n != out.n:
             raise Fault("unreadable IR", f"{where} copies {source.n} elements into {out.n}")
         if source.n == 0:
             return ts + address
-        machine.touch(MTE2, (), (out,), place)
+        touchers[out]()
         root = source.root
         strided = source if source.bursts > 1 else None
         machine.gm_order(root, source.elem, source.lo, source.hi, strided, MTE2, False, place)
@@ -575,7 +592,7 @@ def load(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
         end = first + n
         if n <= 0 or n != out.n or first < 0 or end > root.count[elem]:
             return run(ts, machine.tile(root, elem, first, (n,), (1,)), out)
-        machine.touch(MTE2, (), (out,), place)
+        touchers[out]()
         if root.is_stored:
             lo, hi = first * width, end * width
             machine.gm_order(root, elem, lo, hi, None, MTE2, False, place)
@@ -656,6 +673,7 @@ def store(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
     address, piece, where = ceil(costs["scalar.address"]), costs["dma.piece"], machine.places[place]
     issue = machine.time.issuer(MTE3, ceil(costs["dma.store_latency"]), "store", where)
     elem, width = _element(op, 1)
+    touchers = Made(lambda source: machine.toucher(MTE3, (source,), (), place))
     atomic = op.enum("atomic_kind", "none")
     bf16 = any("xbf16" in t for t in op.operand_types)
 
@@ -671,7 +689,7 @@ def store(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
             raise Fault("unreadable IR", f"{where} copies {source.n} elements into {out.n}")
         if out.n == 0:
             return ts + address
-        machine.touch(MTE3, (source,), (), place)
+        touchers[source]()
         for atom in source.atoms:
             if atom.dirty:
                 machine.need_defined(source, "a store to global memory", place)
@@ -700,7 +718,7 @@ def store(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
         end = first + n
         if n <= 0 or n != source.n or first < 0 or end > root.count[elem] or root.kind == 0:
             return run(ts, source, machine.tile(root, elem, first, (n,), (1,)))
-        machine.touch(MTE3, (source,), (), place)
+        touchers[source]()
         for atom in source.atoms:
             if atom.dirty:
                 machine.need_defined(source, "a store to global memory", place)
