@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from ascend_model import replay
-from ascend_model.memory import VIEW_CODE, Access, Alloc, Fault, Machine, bf16_to_f32
+from ascend_model import elements, replay
+from ascend_model.memory import VIEW_CODE, Access, Alloc, Fault, Machine, Made, bf16_to_f32
 from ascend_model.parse import DYNAMIC, ELEMENT_BITS, MemRef, Op, Region, dense_strides, memref_type
 from ascend_model.timeline import PIPES, Timeline
 from ascend_model.vector import runner, unsupported
@@ -231,6 +231,7 @@ COMPARE_FLOAT = {
     14: "({a} != {a} or {b} != {b})",
     15: "True",
 }
+NUMBER = re.compile(r"\(?-?(?:INF|NAN|[0-9][0-9.e+-]*)\)?")
 NO_CODE = {
     "hivm.hir.set_mask_norm",
     "hivm.hir.set_mask_count",
@@ -272,6 +273,21 @@ class Generated:
     notes: tuple[str, ...] = ()
 
 
+@dataclass
+class Scope:
+    """What is known of variables where code is being made, and in the regions inside.
+
+    settled: those whose values follow from the arguments and the decisions so far, see `Generator.decide`.
+    bound:   expression and type -> the number that holds it already.
+    """
+
+    settled: set[str] = field(default_factory=set)
+    bound: dict[tuple[str, str], Scalar] = field(default_factory=dict)
+
+    def inside(self) -> Scope:
+        return Scope(set(self.settled), dict(self.bound))
+
+
 class Generator:
     def __init__(
         self, entry: Op, costs: dict[str, float], trace: bool = False, mode: str = "time", indices: bool = False
@@ -299,6 +315,7 @@ class Generator:
         self.allocs: dict[int, Alloc] = {}
         self.late: list[tuple[str, Memory]] = []
         self.fixed: list[tuple[str, Callable[..., Any], list[Scalar | Memory]]] = []
+        self.scope = Scope()
         self.roots: set[int] = set()
         self.loaded: set[int] = set()
         self.stored: set[int] = set()
@@ -327,12 +344,33 @@ class Generator:
             self.emit(f"ts += {self.pending}")
         self.pending = 0
 
-    def decide(self, expr: str) -> None:
-        """A number that time, order or counts depend on: note it, or follow the recorded path that has it."""
-        if self.mode == "record":
-            self.emit(f"DECIDED({expr})")
-        elif self.mode == "values":
-            self.emit(f"path = path[{expr}]")
+    def decide(self, *exprs: int | str) -> None:
+        """Numbers that time, order or counts depend on: note them, or follow the recorded path that has them.
+
+        What the path has settled already is not asked again.
+        """
+        if self.mode == "time":
+            return
+        new = [str(x) for x in exprs if not self.is_settled(x)]
+        if new:
+            numbers = new[0] if len(new) == 1 else f"({', '.join(new)})"
+            self.emit(f"DECIDED({numbers})" if self.mode == "record" else f"path = path[{numbers}]")
+            self.scope.settled.update(new)
+
+    def is_settled(self, expr: int | str) -> bool:
+        """Whether a number is the same in all programs that took the same path so far: written out, an argument,
+        or computed from such numbers."""
+        if isinstance(expr, int) or NUMBER.fullmatch(expr):
+            return True
+        return expr in self.scope.settled or expr.removesuffix(".lo").removesuffix(".hi") in self.scope.settled
+
+    def settle_results(self, op: Op) -> None:
+        """What an op computes from settled numbers alone is settled."""
+        if all(isinstance(v := self.env[x], Scalar) and self.is_settled(v.expr) for x in op.operands):
+            for name in op.results:
+                value = self.env[name]
+                if isinstance(value, Scalar):
+                    self.scope.settled.add(value.expr)
 
     def ran(self, times: str = "1") -> None:
         """The current block runs once more, or so many times."""
@@ -373,6 +411,10 @@ class Generator:
     def bind(self, op: Op, expr: str, lo: int, hi: int, kind: str | None = None) -> None:
         """Assign an expression to the op's result; wrap it when its range leaves the type."""
         kind = kind or op.result_types[0]
+        known = self.scope.bound.get((expr, kind))
+        if known is not None:
+            self.env[op.results[0]] = known
+            return
         name = self.fresh("v")
         if kind in INT_BITS:
             low, high = int_range(kind)
@@ -392,7 +434,7 @@ class Generator:
             self.emit(f"{name} = {'_half' if kind == 'f16' else '_bf16'}({expr})")
         else:
             raise unsupported(op, f"with a result of type {kind}")
-        self.env[op.results[0]] = Scalar(name, kind, lo, hi)
+        self.env[op.results[0]] = self.scope.bound[expr, kind] = Scalar(name, kind, lo, hi)
 
     def open_block(self) -> int:
         self.blocks.append(Counter())
@@ -401,7 +443,8 @@ class Generator:
     # ---- whole function
 
     def generate(self) -> Generated:
-        for op in self.entry.walk():
+        everything = list(self.entry.walk())
+        for op in everything:
             for kind in (*op.operand_types, *op.result_types):
                 memref = memref_type(kind) if kind.startswith("memref") else None
                 if memref and memref.space in CUBE_SPACES:
@@ -412,11 +455,14 @@ class Generator:
                     )
         if "AIC" in self.entry.attrs.get("hivm.func_core_type", ""):
             raise Fault("unsupported: cube", "the kernel runs on the cube core; only vector kernels are modelled")
-        self._find_roots()
+        for op in everything:
+            self.place(op)  # here, so that a place has the same number in every mode
+        self._find_roots(everything)
         names = []
         for i, argument in enumerate(self.arguments):
             name = f"a{i}"
             names.append(name)
+            self.scope.settled.add(name)
             if argument.memref:
                 memref = argument.memref
                 self.env[argument.name] = Memory(
@@ -455,14 +501,13 @@ class Generator:
             self.blocks,
             self.loaded,
             self.stored,
-            sum(1 for op in self.entry.walk() if op.name == "arith.select" and "<ub>" in op.result_types[0]),
-            (PRINTS,) if any(op.name == "hivm.hir.debug" for op in self.entry.walk()) else (),
+            sum(1 for op in everything if op.name == "arith.select" and "<ub>" in op.result_types[0]),
+            (PRINTS,) if any(op.name == "hivm.hir.debug" for op in everything) else (),
         )
 
-    def _find_roots(self) -> None:
+    def _find_roots(self, ops: Sequence[Op]) -> None:
         """Which arguments the function loads from and stores to, before any code is made."""
         base: dict[str, set[int]] = {a.name: {i} for i, a in enumerate(self.arguments) if a.memref}
-        ops = list(self.entry.walk())
         for _ in range(4):
             before = sum(map(len, base.values()))
             for op in ops:
@@ -500,8 +545,8 @@ class Generator:
             START=ceil(self.costs["program.start"]),
             HIT=ceil(self.costs["scalar.gm_hit"]),
             MISS=ceil(self.costs["scalar.gm_miss"]),
-            SET=machine.set_flag,
-            WAIT=machine.wait_flag,
+            SET=machine.setters,
+            WAIT=machine.waiters,
             BARRIER=machine.barrier,
             BARRIER_ALL=machine.barrier_all,
             UB_LOAD=machine.ub_load,
@@ -515,6 +560,10 @@ class Generator:
             Diverged=replay.Diverged,
             GM_READ=replay.scalar_read,
             GM_WRITE=replay.scalar_write,
+            LEAST=elements.LEAST,
+            MISSES=elements.misses,
+            **{f"UB_{code}": machine.numpy[code] for code in elements.WHOLE},
+            **elements.NAMES,
         )
         for index, alloc in self.allocs.items():
             self.namespace[f"A{index}"] = alloc
@@ -553,8 +602,10 @@ class Generator:
             return
         if dialect == "arith":
             self.arith(op)
+            self.settle_results(op)
         elif dialect == "math":
             self.math(op)
+            self.settle_results(op)
         elif dialect == "memref":
             self.memref(op)
         elif name == "scf.for":
@@ -737,6 +788,7 @@ class Generator:
         small = max(abs(a.lo), abs(a.hi))
         largest = max(abs(b.lo), abs(b.hi)) or 1
         plain = a.lo >= 0 and b.lo > 0
+        positive = f"{x} >= 0" if b.lo > 0 else f"{x} >= 0 and {y} > 0"
         if name in ("floordivsi", "ceildivsi"):
             guard = f"if {y} == 0: _div(0, 0)"
             if b.lo <= 0 <= b.hi:
@@ -748,13 +800,13 @@ class Generator:
             elif b.lo == b.hi and b.lo > 0:
                 self.bind(op, f"{x} // {y} if {x} >= 0 else -(-{x} // {y})", -(small // b.lo), small // b.lo)
             else:
-                self.bind(op, f"{x} // {y} if {x} >= 0 and {y} > 0 else _div({x}, {y})", -small, small)
+                self.bind(op, f"{x} // {y} if {positive} else _div({x}, {y})", -small, small)
         else:
             bound = min(small, largest - 1) if largest > 1 else 0
             if plain:
                 self.bind(op, f"{x} % {y}", 0, bound)
             else:
-                expr = f"{x} % {y} if {x} >= 0 and {y} > 0 else _rem({x}, {y})"
+                expr = f"{x} % {y} if {positive} else _rem({x}, {y})"
                 self.bind(op, expr, 0 if a.lo >= 0 else -bound, bound)
 
     def math(self, op: Op) -> None:
@@ -787,6 +839,8 @@ class Generator:
                 return a
             name = self.fresh("m")
             self.emit(f"{name} = {a} if {condition} else {b}")
+            if all(self.is_settled(x) for x in (condition, a, b)):
+                self.scope.settled.add(name)
             return name
 
         if yes.space != no.space or len(yes.sizes) != len(no.sizes):
@@ -830,6 +884,8 @@ class Generator:
             parts.append(str(constant))
         name = self.fresh("o")
         self.emit(f"{name} = {' + '.join(parts)}")
+        if all(self.is_settled(x) for x in (start, *itertools.chain(*terms))):
+            self.scope.settled.add(name)
         return name
 
     def memref(self, op: Op) -> None:
@@ -1232,14 +1288,18 @@ class Generator:
         if by.lo <= 0:
             self.emit(f"if {by.expr} <= 0: raise Fault('endless loop', 'a loop with step 0 at {self.safe(op)}')")
         self.emit(f"{trips} = len(range({lo.expr}, {hi.expr}, {by.expr}))")
-        if not all(x.lo == x.hi for x in (lo, hi, by)):
-            self.decide(trips)
+        if all(self.is_settled(x.expr) for x in (lo, hi, by)):
+            self.scope.settled.add(trips)
+        self.decide(trips)
         self.ran(trips)
         budget = len(self.lines)
         index = self.fresh("i")
         self.emit(f"for {index} in range({lo.expr}, {hi.expr}, {by.expr}):")
         self.depth += 1
         self.loops += 1
+        outer_scope, self.scope = self.scope, self.scope.inside()
+        if self.is_settled(lo.expr) and self.is_settled(by.expr):
+            self.scope.settled.add(index)
         self.env = dict(outer_env)
         name, kind = region.args[0]
         self.env[name] = Scalar(index, kind, lo.lo, max(lo.lo, hi.hi - 1))
@@ -1252,14 +1312,28 @@ class Generator:
         if end is not None:
             self.assign(op, carried, end.operands)
         self.emit("pass")
+        self.at_once(op, budget, index, hi.expr, trips)
         self.loops -= 1
         self.depth -= 1
         weight = self.blocks[self.block]["ops"]
         self.limit(op, budget, self.depth, f"{trips} * {weight}")
-        self.env = outer_env
+        self.env, self.scope = outer_env, outer_scope
         self.block = outer_block
         for result, value in zip(op.results, carried):
             self.env[result] = value
+
+    def at_once(self, op: Op, head: int, index: str, last: str, trips: str) -> None:
+        """Let a loop whose body is made and whose head is at line `head` do what is left after one iteration."""
+        steps = [re.fullmatch(r" *ts \+= (\d+)", line) for line in self.lines[head:]]
+        try:
+            code = elements.Elements(self, op, index, last, sum(int(step[1]) for step in steps if step)).code()
+        except elements.Unlike:
+            return
+        once = self.fresh("w")
+        self.lines.insert(head, "    " * (self.depth - 1) + f"{once} = {trips} > LEAST")
+        self.emit(f"if {once}:")
+        for line in [f"{once} = False", *code]:
+            self.emit("    " + line)
 
     def limit(self, op: Op, line: int, depth: int, ops: str) -> None:
         """Take the ops of a loop from the program's budget; a recorded path has stayed inside it."""
@@ -1277,7 +1351,7 @@ class Generator:
         self.cost("scalar.branch")
         self.flush()
         self.decide(condition)
-        outer_block, outer_env = self.block, self.env
+        outer_block, outer_env, outer_scope = self.block, self.env, self.scope
         results: list[Value] = []
         for kind in op.result_types if op.results else ():
             results.append(self.placeholder(op, kind))
@@ -1291,7 +1365,7 @@ class Generator:
             self.depth += 1
             self.block = self.open_block()
             self.ran()
-            self.env = dict(outer_env)
+            self.env, self.scope = dict(outer_env), outer_scope.inside()
             end = self.ops(region)
             self.flush()
             if end is not None and op.results:
@@ -1299,7 +1373,7 @@ class Generator:
                     results[j] = self.settle(op, results[j], self.env[name])
             self.emit("pass")
             self.depth -= 1
-        self.env = outer_env
+        self.env, self.scope = outer_env, outer_scope
         self.block = outer_block
         for result, value in zip(op.results, results):
             self.env[result] = value
@@ -1340,14 +1414,14 @@ class Generator:
         carried = [self.carried(op, self.env[x], "w") for x in op.operands]
         results = [self.placeholder(op, kind) for kind in (op.result_types if op.results else ())]
         self.flush()
-        outer_block, outer_env = self.block, self.env
+        outer_block, outer_env, outer_scope = self.block, self.env, self.scope
         self.block = self.open_block()
         self.emit("while True:")
         self.depth += 1
         self.loops += 1
         self.ran()
         budget = len(self.lines)
-        self.env = dict(outer_env)
+        self.env, self.scope = dict(outer_env), outer_scope.inside()
         for (name, _), value in zip(before.args, carried):
             self.env[name] = value
         end = self.ops(before)
@@ -1376,7 +1450,7 @@ class Generator:
         self.loops -= 1
         self.depth -= 1
         self.limit(op, budget, self.depth + 1, str(weight))
-        self.env = outer_env
+        self.env, self.scope = outer_env, outer_scope
         self.block = outer_block
         for result, value in zip(op.results, results):
             self.env[result] = value
@@ -1416,15 +1490,15 @@ class Generator:
             self.cost("scalar.flag")
             self.count("flags")
             self.flush()
-            pair = f"{PIPES.index(giver)}, {PIPES.index(waiter)}"
+            if name == "wait_flag" and "S" in (giver, waiter) and self.loops:
+                self.count("scalar_waits_in_loops")
             if self.mode == "values":
                 return
+            pair = PIPES.index(giver), PIPES.index(waiter)
             if name == "set_flag":
-                self.emit(f"SET(ts, {pair}, {which})")
+                self.emit(f"{self.flag('SET', self.machine.setters, *pair, which)}(ts)")
             else:
-                if "S" in (giver, waiter) and self.loops:
-                    self.count("scalar_waits_in_loops")
-                self.emit(f"ts = WAIT(ts, {pair}, {which}, {self.place(op)})")
+                self.emit(f"ts = {self.flag('WAIT', self.machine.waiters, *pair, which)}(ts, {self.place(op)})")
         elif name in ("sync_block_lock", "sync_block_unlock"):
             self.cost("scalar.lock")
             self.flush()
@@ -1445,6 +1519,14 @@ class Generator:
         else:
             self.data_op(op)
 
+    def flag(self, stem: str, made: Made, giver: int, waiter: int, event: str) -> str:
+        """The function for one flag, by name where its number is known before the run."""
+        if not event.isdigit():
+            return f"{stem}[{giver}, {waiter}, {event}]"
+        name = f"{stem}_{giver}_{waiter}_{event}"
+        self.namespace[name] = made[giver, waiter, int(event)]
+        return name
+
     def pointer_cast(self, op: Op) -> None:
         kind = memref_type(op.result_types[0])
         if kind is None or kind.space != "ub" or kind.static_bytes is None or len(op.operands) != 1:
@@ -1455,6 +1537,7 @@ class Generator:
         alloc = self.machine.add_alloc(op.results[0], address.lo, kind.static_bytes)
         index = self.machine.allocs.index(alloc)
         self.allocs[index] = alloc
+        self.scope.settled.add(f"A{index}")
         strides = tuple(x if x is not None else 1 for x in kind.strides)
         self.env[op.results[0]] = Memory(
             "ub",
@@ -1476,8 +1559,7 @@ class Generator:
         operands = [self.env[x] for x in (op.operands[:2] if op.short in ("load", "store") else op.operands)]
         self.flush()
         keys = [key for x in operands if isinstance(x, Memory) and x.space == "ub" for key in self.keys(x)]
-        if keys and self.mode != "time":
-            self.decide(f"({', '.join(keys)},)")
+        self.decide(*keys)
         constant = all((isinstance(x, Memory) and x.space == "ub") or is_literal(x) for x in operands)
         ready = made.fix if self.mode == "values" else made.steady
         if constant and ready is not None and not keys:
@@ -1485,12 +1567,16 @@ class Generator:
             self.emit(f"{function}()" if self.mode == "values" else f"ts = {function}(ts)")
             return
         if constant and ready is not None:
-            self.remembered_call(function, ready, operands, keys)
+            self.remembered_call(function, ready, operands)
             return
         texts: list[str] = []
         for value in operands:
             if isinstance(value, Scalar):
                 texts.append(value.expr)
+            elif made.line is not None and value.space == "gm" and value.strides == (1,) and value.sizes != ("?",):
+                self.namespace[function] = made.line_values if self.mode == "values" else made.line
+                self.decide(value.sizes[0])
+                texts += [value.root, str(value.offset), str(value.sizes[0])]
             elif value.space == "gm":
                 texts.append(self.tile(op, value))
             elif value.static:
@@ -1516,45 +1602,48 @@ class Generator:
             return text
         name = self.fresh("t")
         self.emit(f"{name} = {text}")
-        self.decide(f"({name}.nbytes, {name}.bursts)")
+        if not all(self.is_settled(x) for x in (*value.sizes, *value.strides)):
+            self.decide(f"{name}.nbytes", f"{name}.bursts")
         return name
 
     def keys(self, value: Memory) -> list[str]:
         """What decides at run time where an operand in the unified buffer is; nothing when that is known."""
-        if value.static:
-            return []
-        dynamic = [str(x) for x in (value.offset, *value.sizes, *value.strides) if isinstance(x, str)]
-        if value.root_index is None:
-            dynamic = [f"{value.root}.lo", f"{value.root}.hi", *dynamic]
-        return dynamic
+        return [] if value.static else [*self.unknown_root(value, ".lo", ".hi"), *self.run_time_parts(value)]
+
+    @staticmethod
+    def unknown_root(value: Memory, *parts: str) -> list[str]:
+        return [value.root + part for part in parts] if value.root_index is None else []
+
+    @staticmethod
+    def run_time_parts(value: Memory) -> list[str]:
+        return [str(x) for x in (value.offset, *value.sizes, *value.strides) if isinstance(x, str)]
+
+    def remember(self, operands: Sequence[Memory], name: str, made: str) -> None:
+        """Assign to `name` what `made` gives for operands whose place is known at run time, or gave before."""
+        cache, key = self.fresh("C"), self.fresh("k")
+        self.namespace[cache] = {}
+        parts = dict.fromkeys(p for x in operands for p in (*self.unknown_root(x, ""), *self.run_time_parts(x)))
+        self.emit(f"{key} = {', '.join(parts)}")
+        self.emit(f"{name} = {cache}.get({key})")
+        self.emit(f"if {name} is None:")
+        self.emit(f"    {name} = {cache}[{key}] = {made}")
 
     def cached_access(self, value: Memory) -> str:
         """Resolve an operand whose place is known at run time, remembering what was resolved before."""
-        cache, key, name = self.fresh("C"), self.fresh("k"), self.fresh("x")
-        self.namespace[cache] = {}
-        dynamic = self.keys(value)
-        self.emit(f"{key} = ({', '.join(dynamic)},)" if len(dynamic) > 1 else f"{key} = {dynamic[0]}")
-        self.emit(f"{name} = {cache}.get({key})")
-        self.emit(f"if {name} is None:")
-        self.emit(f"    {name} = {cache}[{key}] = {self.access(value)}")
+        name = self.fresh("x")
+        self.remember([value], name, self.access(value))
         return name
 
     def access(self, value: Memory) -> str:
         where = f"{value.root}, {value.elem!r}, {value.offset}"
         return f"ACCESS({where}, {self.tuple_of(value.sizes)}, {self.tuple_of(value.strides)})"
 
-    def remembered_call(
-        self, function: str, ready: Callable[..., Any], operands: Sequence[Value], keys: Sequence[str]
-    ) -> None:
+    def remembered_call(self, function: str, ready: Callable[..., Any], operands: Sequence[Value]) -> None:
         """An op whose operands lie in a few places: one call ready for each of them."""
-        cache, key, name = self.fresh("C"), self.fresh("k"), self.fresh("f")
-        self.namespace[cache] = {}
         self.namespace[function] = ready
         parts = [x.expr if isinstance(x, Scalar) else self.access(x) for x in operands]
-        self.emit(f"{key} = ({', '.join(keys)},)" if len(keys) > 1 else f"{key} = {keys[0]}")
-        self.emit(f"{name} = {cache}.get({key})")
-        self.emit(f"if {name} is None:")
-        self.emit(f"    {name} = {cache}[{key}] = {function}({', '.join(parts)})")
+        name = self.fresh("f")
+        self.remember([x for x in operands if isinstance(x, Memory)], name, f"{function}({', '.join(parts)})")
         self.emit(f"{name}()" if self.mode == "values" else f"ts = {name}(ts)")
 
     @staticmethod
@@ -1564,9 +1653,7 @@ class Generator:
 
 def is_literal(value: Value) -> bool:
     """Whether a number is written out in the code, not computed by it."""
-    return (
-        isinstance(value, Scalar) and re.fullmatch(r"\(?-?(?:INF|NAN|[0-9][0-9.e+-]*)\)?", value.expr) is not None
-    )
+    return isinstance(value, Scalar) and NUMBER.fullmatch(value.expr) is not None
 
 
 def generate(

@@ -10,8 +10,8 @@ the simulation itself runs in program order.
 from __future__ import annotations
 
 import functools
-from collections import deque
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ascend_model.parse import ELEMENT_BITS
-from ascend_model.timeline import MTE3, PIPES, S, Timeline, V
+from ascend_model.timeline import MTE2, MTE3, PIPES, S, Timeline, V
 
 UB_BYTES = 196608
 REPEAT_BYTES = 256
@@ -101,13 +101,16 @@ class Atom:
         self.lo = lo
         self.hi = hi
         self.watchers: list[Alloc] = []
-        self.reset()
-
-    def reset(self) -> None:
+        # by pipe: the last write and read, and the bytes of that write; the same lists from program to program
         self.w = [0, 0, 0, 0]
         self.r = [0, 0, 0, 0]
         self.w_lo = [0, 0, 0, 0]
         self.w_hi = [0, 0, 0, 0]
+        self.reset()
+
+    def reset(self) -> None:
+        for one in (self.w, self.r, self.w_lo, self.w_hi):
+            one[:] = 0, 0, 0, 0
         self.last = -1
         self.writer = -1
         self.holder: Alloc | None = None
@@ -147,6 +150,7 @@ class Access:
         "lo",
         "n",
         "nbytes",
+        "one_axis",
         "outside",
         "repeats",
         "shadow",
@@ -167,6 +171,7 @@ class Access:
     n: int
     nbytes: int
     dense: bool
+    one_axis: bool
     outside: bool
 
 
@@ -186,8 +191,10 @@ class Global:
         self.is_stored = False
         self.owner: np.ndarray | None = None
         self.reader: np.ndarray | None = None
-        self.pending: list[tuple[int, int, int, int, bool, Any]] = []
+        self.pending: list[tuple[int, int, int, int, bool, Tile | None]] = []
         self.cleared = 0
+        self.placed = False
+        """Whether it depends on the places of this program's accesses that all of them are in order."""
         self.numpy: dict[str, np.ndarray] = {}
         self.view: dict[str, Any] = {}
         self.count: dict[str, int] = {}
@@ -201,6 +208,16 @@ class Global:
         for code in ("i8", "i16", "i32", "i64", "f16", "bf16", "f32"):
             setattr(self, "v_" + code, self.view[code])
             setattr(self, "n_" + code, self.count[code])
+
+    def begin(self) -> None:
+        """Start a program: none of its accesses has been seen."""
+        self.pending = []
+        self.cleared = 0
+        self.placed = False
+
+    def units(self, lo: int, hi: int) -> slice:
+        """Where the ownership arrays have these bytes."""
+        return slice(lo // self.unit, -(-hi // self.unit))
 
     def track(self) -> None:
         """Remember which program wrote and read each element, to see programs that disturb each other."""
@@ -241,15 +258,6 @@ class Tile:
     bursts: int
     outside: bool
 
-    @classmethod
-    def element(cls, root: Global, elem: str, index: int) -> Tile:
-        """One element, for its place alone: it has no values."""
-        width = ELEMENT_BITS[elem] // 8 or 1
-        tile = cls()
-        tile.root, tile.elem, tile.first, tile.shape, tile.strides = root, elem, index, (1,), (1,)
-        tile.lo, tile.hi, tile.n, tile.bursts = index * width, (index + 1) * width, 1, 1
-        return tile
-
     def indices(self) -> np.ndarray:
         """Element index of every lane, in lane order."""
         index = np.full(self.shape, self.first, np.int64)
@@ -257,6 +265,17 @@ class Tile:
             steps = np.arange(size, dtype=np.int64) * stride
             index += steps.reshape([-1 if i == axis else 1 for i in range(len(self.shape))])
         return index.reshape(-1)
+
+
+class Made(dict[Any, Any]):
+    """What `make` gives for a key, made when it is first asked for."""
+
+    def __init__(self, make: Callable[[Any], Any]):
+        self.make = make
+
+    def __missing__(self, key: Any) -> Any:
+        made = self[key] = self.make(key)
+        return made
 
 
 class Machine:
@@ -274,7 +293,9 @@ class Machine:
         self.atoms: list[Atom] = []
         self.by_address: dict[tuple[int, int], Alloc] = {}
         self.peak = 0
-        self.flags: dict[int, deque[tuple[int, list[int], int]]] = {}
+        self.flags: defaultdict[tuple[int, int, int], deque[tuple[int, list[int], int]]] = defaultdict(deque)
+        self.setters: Made = Made(lambda flag: self._setter(*flag))
+        self.waiters: Made = Made(lambda flag: self._waiter(*flag))
         self.scalar_allocs: list[Alloc] = []
         self.seq = [0, 0, 0, 0]
         self.clock = [[0] * 4 for _ in range(4)]
@@ -293,13 +314,13 @@ class Machine:
         self.reported = 0
         # of a program that is recorded, see `replay`: clocks of its global accesses, its decisions, whether data
         # decided what was judged, and whether it took single values of a buffer that is written in part
-        self.recorded: list[Any] | None = None
+        self.recorded: list[tuple[Global, Any]] | None = None
         self.path: list[Any] = []
         self.delicate = False
         self.partial = False
         # of a program that repeats a path: what to put back, and its global accesses
         self.undo: list[tuple[Any, Any, Any]] = []
-        self.moves: list[tuple[Tile, int, bool, int]] = []
+        self.moves: list[tuple[Any, ...]] = []
 
     # ---- set-up
 
@@ -346,18 +367,20 @@ class Machine:
         if self.recorded is not None:
             self.recorded = []
         self.time.reset()
-        self.flags.clear()
+        for queue in self.flags.values():
+            queue.clear()
         self.ub[: self.peak] = 0xFF
         self.shadow[: self.peak] = 1
         for atom in self.atoms:
             atom.reset()
         for alloc in self.scalar_allocs:
             alloc.rd = alloc.wr = 0
-        self.seq = [0, 0, 0, 0]
+        self.seq[:] = 0, 0, 0, 0
         self.stored_until = 0
         self.locked = False
         # a pipe keeps the order of its own work, except that vector results need a barrier
-        self.clock = [[ALWAYS if p == q and p != V else 0 for q in range(4)] for p in range(4)]
+        for p, clock in enumerate(self.clock):
+            clock[:] = [ALWAYS if p == q and p != V else 0 for q in range(4)]
 
     def begin_values(self, program: int) -> None:
         """Start a program of which values alone are computed."""
@@ -372,14 +395,12 @@ class Machine:
 
     def set_clocks(self, clocks: tuple[Any, ...]) -> None:
         """As `clocks` gave them, for a program that repeats the path of the one they are from."""
-        self.clock, self.seq, self.stored_until = clocks
+        (self.clock[S][:], _, self.clock[MTE2][:], self.clock[MTE3][:]), self.seq[:], self.stored_until = clocks
 
     def end(self) -> None:
-        for key, queue in self.flags.items():
+        for (source, waiter, event), queue in self.flags.items():
             if not queue:
                 continue
-            pair, event = divmod(key, 16)
-            source, waiter = divmod(pair, 4)
             self.report(
                 "missing wait",
                 f"{PIPES[source]} set flag {event} for {PIPES[waiter]} and nothing waited for it",
@@ -427,7 +448,7 @@ class Machine:
         n = 1
         for size in shape:
             n *= size
-        a.n, a.shape = n, shape
+        a.n, a.shape, a.one_axis = n, shape, len(shape) == 1
         if n == 0:
             a.lo = a.hi = first * bits // 8
             a.atoms, a.nbytes, a.dense, a.outside, a.repeats = (), 0, True, False, 0
@@ -532,60 +553,61 @@ class Machine:
 
     # ---- order between pipes
 
-    def touch(self, pipe: int, reads: tuple[Access, ...], writes: tuple[Access, ...], place: int) -> None:
-        """Record that a pipe's next op reads and writes these operands; report what it did not wait for."""
-        clock = self.clock[pipe]
-        issuer = self.clock[S]
-        if issuer[1] > clock[1]:
-            clock[1] = issuer[1]
-        if issuer[2] > clock[2]:
-            clock[2] = issuer[2]
-        if issuer[3] > clock[3]:
-            clock[3] = issuer[3]
-        seq = self.seq[pipe] + 1
-        self.seq[pipe] = seq
-        c0, c1, c2, c3 = clock
-        for a in reads:
-            if a.outside:
-                self.ub_outside(a, "read", place)
-            for atom in a.atoms:
-                w = atom.w
-                if w[0] > c0 or w[1] > c1 or w[2] > c2 or w[3] > c3:
+    def toucher(
+        self, pipe: int, reads: tuple[Access, ...], writes: tuple[Access, ...], place: int
+    ) -> Callable[[], None]:
+        """A function that records that a pipe's next op reads and writes these operands, and reports what it did
+        not wait for."""
+        clock, issuer, all_seq = self.clock[pipe], self.clock[S], self.seq
+        outside = [(a, verb) for part, verb in ((reads, "read"), (writes, "write")) for a in part if a.outside]
+        read = [(atom, atom.w, atom.r, a, a.alloc) for a in reads for atom in a.atoms]
+        written = [(atom, atom.w, atom.r, a, a.lo, a.hi) for a in writes for atom in a.atoms]
+
+        def touch() -> None:
+            _, v, loads, stores = issuer
+            if v > clock[1]:
+                clock[1] = v
+            if loads > clock[2]:
+                clock[2] = loads
+            if stores > clock[3]:
+                clock[3] = stores
+            all_seq[pipe] = seq = all_seq[pipe] + 1
+            c0, c1, c2, c3 = clock
+            for a, verb in outside:
+                self.ub_outside(a, verb, place)
+            for atom, (w0, w1, w2, w3), _, a, alloc in read:
+                if w0 > c0 or w1 > c1 or w2 > c2 or w3 > c3:
                     self.late(pipe, a, atom, "reads", place)
-                if atom.holder is not a.alloc:
-                    self.clobbered(a.alloc, atom, PIPES[pipe], place)
-        for a in writes:
-            if a.outside:
-                self.ub_outside(a, "write", place)
-            for atom in a.atoms:
-                w = atom.w
-                if w[0] > c0 or w[1] > c1 or w[2] > c2 or w[3] > c3:
+                if atom.holder is not alloc:
+                    self.clobbered(alloc, atom, PIPES[pipe], place)
+            for atom, (w0, w1, w2, w3), (_, r1, r2, r3), a, _, _ in written:
+                if w0 > c0 or w1 > c1 or w2 > c2 or w3 > c3:
                     self.late(pipe, a, atom, "overwrites", place)
-                r = atom.r
-                if r[1] > c1 or r[2] > c2 or r[3] > c3:
+                if r1 > c1 or r2 > c2 or r3 > c3:
                     self.early(pipe, a, atom, place)
-        for a in reads:
-            for atom in a.atoms:
-                atom.r[pipe] = seq
+            for atom, _, r, _, _ in read:
+                r[pipe] = seq
                 atom.last = pipe
                 for alloc in atom.watchers:
                     alloc.wr = 0
-        for a in writes:
-            for atom in a.atoms:
-                if atom.last == pipe and atom.w[pipe] and atom.w[pipe] == seq - 1:
-                    if a.lo < atom.w_lo[pipe]:
-                        atom.w_lo[pipe] = a.lo
-                    if a.hi > atom.w_hi[pipe]:
-                        atom.w_hi[pipe] = a.hi
+            for atom, w, _, a, lo, hi in written:
+                before = w[pipe]
+                if atom.last == pipe and before and before == seq - 1:
+                    if lo < atom.w_lo[pipe]:
+                        atom.w_lo[pipe] = lo
+                    if hi > atom.w_hi[pipe]:
+                        atom.w_hi[pipe] = hi
                 else:
-                    atom.w_lo[pipe] = a.lo
-                    atom.w_hi[pipe] = a.hi
-                atom.w[pipe] = seq
+                    atom.w_lo[pipe] = lo
+                    atom.w_hi[pipe] = hi
+                w[pipe] = seq
                 atom.writer = place
                 atom.holder = a.alloc
                 atom.last = pipe
                 for alloc in atom.watchers:
                     alloc.rd = alloc.wr = 0
+
+        return touch
 
     def clobbered(self, alloc: Alloc, atom: Atom, reader: str, place: int) -> None:
         """Report a read of bytes that were last written through another buffer, which does not hold this one.
@@ -630,51 +652,60 @@ class Machine:
                     place,
                 )
 
-    def set_flag(self, ts: int, source: int, waiter: int, event: int) -> None:
-        clock = self.clock[source]
-        if source == S:
-            # the next scalar write belongs to the next flag
-            for alloc in self.scalar_allocs:
-                alloc.wr = 0
-            up = ts
-        else:
-            issuer = self.clock[S]
-            if issuer[1] > clock[1]:
-                clock[1] = issuer[1]
-            if issuer[2] > clock[2]:
-                clock[2] = issuer[2]
-            if issuer[3] > clock[3]:
-                clock[3] = issuer[3]
-            up = self.time.done[source]
-            if ts > up:
-                up = ts
-        known = clock.copy()
-        known[source] = self.seq[source]
-        key = (source * 4 + waiter) * 16 + event
-        queue = self.flags.get(key)
-        if queue is None:
-            queue = self.flags[key] = deque()
-        queue.append((up, known, self.time.last[source]))
+    def _setter(self, source: int, waiter: int, event: int) -> Callable[[int], None]:
+        """A function that sets a flag of one pipe for another, after all that the pipe was given until `ts`."""
+        clock, issuer, seq = self.clock[source], self.clock[S], self.seq
+        done, last, scalar_allocs = self.time.done, self.time.last, self.scalar_allocs
+        put = self.flags[source, waiter, event].append
 
-    def wait_flag(self, ts: int, source: int, waiter: int, event: int, place: int) -> int:
-        queue = self.flags.get((source * 4 + waiter) * 16 + event)
-        if not queue:
-            raise Fault(
-                "deadlock",
-                f"{PIPES[waiter]} waits for flag {event} of {PIPES[source]}, which was not set, "
-                f"at {self.places[place]}, program {self.program}",
-            )
-        up, (s, v, in_, out), after = queue.popleft()
-        clock = self.clock[waiter]
-        if s > clock[0]:
-            clock[0] = s
-        if v > clock[1]:
-            clock[1] = v
-        if in_ > clock[2]:
-            clock[2] = in_
-        if out > clock[3]:
-            clock[3] = out
-        return self.time.wait_flag(ts, source, waiter, up, after)
+        def set_by_scalar(ts: int) -> None:
+            # the next scalar write belongs to the next flag
+            for alloc in scalar_allocs:
+                alloc.wr = 0
+            known = clock.copy()
+            known[S] = seq[S]
+            put((ts, known, last[S]))
+
+        def set_flag(ts: int) -> None:
+            _, v, loads, stores = issuer
+            if v > clock[1]:
+                clock[1] = v
+            if loads > clock[2]:
+                clock[2] = loads
+            if stores > clock[3]:
+                clock[3] = stores
+            known = clock.copy()
+            known[source] = seq[source]
+            up = done[source]
+            put((ts if ts > up else up, known, last[source]))
+
+        return set_by_scalar if source == S else set_flag
+
+    def _waiter(self, source: int, waiter: int, event: int) -> Callable[[int, int], int]:
+        """A function that lets a pipe wait for a flag: (ts, place of the wait) -> the scalar pipe's time."""
+        clock, wait = self.clock[waiter], self.time.waiter(source, waiter)
+        queue = self.flags[source, waiter, event]
+        take = queue.popleft
+
+        def wait_flag(ts: int, place: int) -> int:
+            if not queue:
+                raise Fault(
+                    "deadlock",
+                    f"{PIPES[waiter]} waits for flag {event} of {PIPES[source]}, which was not set, "
+                    f"at {self.places[place]}, program {self.program}",
+                )
+            up, (s, v, loads, stores), after = take()
+            if s > clock[0]:
+                clock[0] = s
+            if v > clock[1]:
+                clock[1] = v
+            if loads > clock[2]:
+                clock[2] = loads
+            if stores > clock[3]:
+                clock[3] = stores
+            return wait(ts, up, after)
+
+        return wait_flag
 
     def barrier(self, ts: int, pipe: int) -> int:
         clock = self.clock[pipe]
@@ -925,39 +956,46 @@ class Machine:
 
     def gm_seen(self, root: Global, elem: str, index: int, write: bool, place: int) -> None:
         """Order and ownership of a scalar access to a buffer that the kernel both reads and writes."""
-        t = Tile.element(root, elem, index)
+        width = ELEMENT_BITS[elem] // 8
+        lo, hi = index * width, (index + 1) * width
         self.seq[S] += 1
-        self.gm_order(t, S, write, place)
+        self.gm_order(root, elem, lo, hi, None, S, write, place)
         if write:
-            self.own(t, None, False, place)
-        else:
-            self.mark_read(t)
+            self.own_one(root, lo, hi, None, None, place)
+        elif root.reader is not None:
+            root.reader[root.units(lo, hi)] = self.program + 1
 
     # ---- global memory: order within a program, ownership between programs
 
-    def gm_order(self, t: Tile, pipe: int, write: bool, place: int) -> None:
-        root = t.root
+    def gm_order(
+        self, root: Global, elem: str, lo: int, hi: int, strided: Tile | None, pipe: int, write: bool, place: int
+    ) -> None:
+        """Report an access to bytes lo..hi, all of them unless `strided` says which, that is not in order with an
+        earlier one of this program."""
         if not root.is_stored:
             return
         if self.recorded is not None and len(self.recorded) < MOST_CLOCKS:
-            self.recorded.append(self.clocks())
+            self.recorded.append((root, self.clocks()))
         if not root.is_loaded and root.cleared != self.stored_until:
             # only stores matter, and all before the last barrier are in order
             root.pending.clear()
             root.cleared = self.stored_until
         pending = root.pending
         clock = self.clock[pipe]
-        for lo, hi, q, seq, wrote, other in pending:
-            if lo < t.hi and t.lo < hi and (wrote or (write and q != S)):
-                if q == pipe:
-                    if q != MTE3 or seq <= self.stored_until:
-                        continue
-                elif seq <= clock[q]:
+        for first, end, q, seq, wrote, other in pending:
+            if q == pipe:
+                if q != MTE3 or seq <= self.stored_until:
                     continue
-                if t.bursts > 1 or other is not None:
-                    theirs = other.indices() if other is not None else np.arange(lo, hi)
-                    mine = t.indices()
-                    if other is not None and other.elem == t.elem and not np.isin(mine, theirs).any():
+            elif seq <= clock[q]:
+                continue
+            if wrote or (write and q != S):
+                root.placed = True
+                if end <= lo or hi <= first:
+                    continue
+                if other is not None and other.elem == elem:
+                    width = ELEMENT_BITS[elem] // 8 or 1
+                    mine = np.arange(lo // width, hi // width) if strided is None else strided.indices()
+                    if not np.isin(mine, other.indices()).any():
                         continue
                 verb = "overwrites" if write else "reads"
                 if wrote:
@@ -967,53 +1005,52 @@ class Machine:
                 fix = "no barrier stands between" if q == pipe else f"{PIPES[pipe]} did not wait for {PIPES[q]}"
                 self.report("missing wait", f"{PIPES[pipe]} {verb} part of {root.name}, {what}: {fix}", place)
                 break
-        entry = (t.lo, t.hi, pipe, self.seq[pipe], write, t if t.bursts > 1 else None)
-        if pending and pending[-1][2] == pipe and pending[-1][4] == write and pending[-1][5] is None:
-            # neighbouring accesses of one pipe count as one
-            lo, hi = pending[-1][0], pending[-1][1]
-            if entry[5] is None and lo <= t.hi and t.lo <= hi and pipe == S:
-                pending[-1] = (min(lo, t.lo), max(hi, t.hi), pipe, self.seq[pipe], write, None)
+        if pipe == S and pending and pending[-1][2] == S and pending[-1][4] == write:
+            # neighbouring scalar accesses count as one
+            first, end = pending[-1][:2]
+            if first <= hi and lo <= end:
+                pending[-1] = (min(first, lo), max(end, hi), S, self.seq[S], write, None)
                 return
-        pending.append(entry)
+        pending.append((lo, hi, pipe, self.seq[pipe], write, strided))
         if len(pending) > 96:
+            root.placed = True  # what is dropped here is not judged
             keep = [e for e in pending if any(e[3] > self.clock[p][e[2]] for p in (2, 3) if p != e[2])]
             root.pending = keep[-64:]
-
-    def mark_read(self, t: Tile) -> None:
-        reader = t.root.reader
-        if reader is not None:
-            reader[self.units(t)] = self.program + 1
 
     @staticmethod
     def units(t: Tile) -> Any:
         """Positions in the ownership arrays, one a stored element."""
-        unit = t.root.unit
-        width = ELEMENT_BITS[t.elem] // 8 or 1
         if t.bursts == 1:
-            return slice(t.lo // unit, -(-t.hi // unit))
-        if width == unit:
+            return t.root.units(t.lo, t.hi)
+        width = ELEMENT_BITS[t.elem] // 8 or 1
+        if width == t.root.unit:
             return t.indices()
-        return np.unique(t.indices() * width // unit)
+        return np.unique(t.indices() * width // t.root.unit)
 
-    def own(self, t: Tile, values: Any, atomic: bool, place: int) -> None:
-        """This program writes a tile: report elements that another program also writes.
-
-        An element written by a program that loaded it before is a read-modify-write: whatever another
-        program stores there in between is lost.  Two blind writes of different values are a race.
-        """
-        root = t.root
+    def own_one(self, root: Global, lo: int, hi: int, values: Any, before: Any, place: int) -> None:
+        """`own` of one element at bytes lo..hi."""
         owner = root.owner
-        if owner is None or atomic or self.locked:
+        if owner is None or self.locked:
             return
         me = self.program + 1
-        if t.n == 1:
-            single = t.lo // root.unit
-            before = owner[single]
-            if before == 0 or before == me or before == -me:
-                read = root.reader is not None and root.reader[single] == me
-                owner[single] = -me if read else me
-                return
-        at = self.units(t)
+        single = lo // root.unit
+        writer = owner[single]
+        if writer == 0 or writer == me or writer == -me:
+            owner[single] = -me if root.reader is not None and root.reader[single] == me else me
+            return
+        self.own(root, root.units(lo, hi), values, before, place)
+
+    def own(self, root: Global, at: Any, values: Any, before: Any, place: int) -> None:
+        """This program writes values over those before: report elements that another program also writes.
+
+        at: their positions in the ownership arrays.  An element written by a program that loaded it before is a
+        read-modify-write: whatever another program stores there in between is lost.  Two blind writes of different
+        values are a race.
+        """
+        owner = root.owner
+        if owner is None or self.locked:
+            return
+        me = self.program + 1
         old = owner[at]
         if root.reader is None and isinstance(at, slice) and not old.any():
             owner[at] = me
@@ -1039,8 +1076,8 @@ class Machine:
                     int(modified.sum()),
                     where,
                 )
-            elif values is not None and t.arr is not None and old.size == np.size(values):
-                differ = np.asarray(values).reshape(-1) != t.arr.reshape(-1)
+            elif values is not None and before is not None and old.size == np.size(values):
+                differ = np.asarray(values).reshape(-1) != before.reshape(-1)
                 if (differ & others.reshape(-1)).any():
                     self.report(
                         "write-write race",

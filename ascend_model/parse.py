@@ -6,27 +6,30 @@ and source locations.  Anything else is an error that names its place.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 DYNAMIC = -9223372036854775808
 """What MLIR prints in a static_* array where a run-time operand stands."""
 
 ELEMENT_BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "index": 64, "f16": 16, "bf16": 16, "f32": 32}
 
+_SPACE = r"(?:\s+|//[^\n]*)*"
 _TOKEN = re.compile(
-    r"""(?P<space>\s+|//[^\n]*)
-      |(?P<string>"(?:[^"\\\n]|\\.)*")
-      |(?P<value>%[\w.$-]+(?:\#\d+)?)
-      |(?P<block>\^[\w.$-]+)
-      |(?P<arrow>->)
-      |(?P<attrs><\{|\}>)
-      |(?P<punct>[(){}\[\],:=<>])
-      |(?P<word>[^\s(){}\[\],:=<>"]+)""",
+    rf"""(?=({_SPACE}))\1  # never given back in part: a comment's last word is no token
+       ( "(?:[^"\\\n]|\\.)*"
+       | %[\w.$-]+(?:\#\d+)?
+       | \^[\w.$-]+
+       | -> | <\{{ | \}}>
+       | [(){{}}\[\],:=<>]
+       | [^\s(){{}}\[\],:=<>"]+
+       | \Z )""",
     re.VERBOSE,
 )
+"""White space and comments, and the token after them; the last token is empty."""
 _OPEN = {"(": ")", "{": "}", "[": "]", "<": ">", "<{": "}>"}
 _CLOSE = set(_OPEN.values())
 _PLACE = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
@@ -90,7 +93,7 @@ class Op:
     line: int = 0
     loc: str = ""
 
-    @property
+    @cached_property
     def short(self) -> str:
         """The name without its dialect: `vadd` for `hivm.hir.vadd`."""
         return self.name.rsplit(".", 1)[-1]
@@ -173,28 +176,29 @@ def dense_strides(shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
 class _Reader:
     def __init__(self, text: str):
         self.text = text
-        self.tokens: list[str] = []
-        self.starts: list[int] = []
-        at = 0
-        for match in _TOKEN.finditer(text):
-            if match.start() != at:
-                break
-            at = match.end()
-            if match.lastgroup != "space":
-                self.tokens.append(match.group())
-                self.starts.append(match.start())
-        if at != len(text):
-            raise self.error_at(at, f"cannot read {text[at : at + 20]!r}")
-        self.tokens.append("")
-        self.starts.append(len(text))
+        pieces = _TOKEN.findall(text)
+        self.tokens: list[str] = [token for _, token in pieces]
+        ends = list(itertools.accumulate(len(space) + len(token) for space, token in pieces))
+        self.starts: list[int] = [end - len(token) for end, token in zip(ends, self.tokens)]
+        if ends[-1] != len(text):
+            raise self.unreadable()
         self.at = 0
         self.line = 1
         self.counted = 0
         self.aliases = dict(_ALIAS.findall(text))
+        self.places: dict[str, str] = {}
 
     def error_at(self, offset: int, message: str) -> ParseError:
         line = self.text.count("\n", 0, offset) + 1
         return ParseError(message, line, offset - self.text.rfind("\n", 0, offset))
+
+    def unreadable(self) -> ParseError:
+        """The first place where no token starts."""
+        at = 0
+        while (found := _TOKEN.match(self.text, at)) is not None:
+            at = found.end()
+        at = re.compile(_SPACE).match(self.text, at).end()  # type: ignore[union-attr]
+        return self.error_at(at, f"cannot read {self.text[at : at + 20]!r}")
 
     def fail(self, message: str) -> ParseError:
         return self.error_at(self.starts[self.at], message)
@@ -229,20 +233,23 @@ class _Reader:
 
     def skip_balanced(self, stop: tuple[str, ...]) -> str:
         """Text up to one of `stop` outside any bracket; the stop token stays unread."""
-        first = self.starts[self.at]
+        tokens, first, at = self.tokens, self.at, self.at
         depth: list[str] = []
         while True:
-            token = self.peek()
-            if not token:
-                raise self.fail(f"the text ends where {' or '.join(map(repr, stop))} should stand")
+            token = tokens[at]
             if not depth and token in stop:
-                return self.text[first : self.starts[self.at]].strip()
+                self.at = at
+                return self.text[self.starts[first] : self.starts[at]].strip()
             if token in _OPEN:
                 depth.append(_OPEN[token])
             elif token in _CLOSE:
                 if not depth or depth.pop() != token:
+                    self.at = at
                     raise self.fail(f"unmatched {token!r}")
-            self.at += 1
+            elif not token:
+                self.at = at
+                raise self.fail(f"the text ends where {' or '.join(map(repr, stop))} should stand")
+            at += 1
 
     def attributes(self, close: str) -> dict[str, str]:
         found: dict[str, str] = {}
@@ -284,7 +291,10 @@ class _Reader:
         self.at += 2
         text = self.skip_balanced((")",))
         self.at += 1
-        return self.place(text)
+        place = self.places.get(text)
+        if place is None:
+            place = self.places[text] = self.place(text)
+        return place
 
     def place(self, text: str, depth: int = 0) -> str:
         """`file:line:column` of the innermost source position, following aliases; "" for unknown."""
@@ -388,8 +398,12 @@ class _Reader:
         return Region(tuple(args), ops)
 
 
+@lru_cache(maxsize=8)
 def parse(text: str) -> Module:
-    """Parse a module in generic form.  Raises ParseError, with line and column, on anything else."""
+    """Parse a module in generic form.  Raises ParseError, with line and column, on anything else.
+
+    The tree is not to be changed: code in every mode is made from the same one.
+    """
     reader = _Reader(text)
     while reader.peek().startswith("#") and reader.tokens[reader.at + 1] == "=":
         reader.at += 2

@@ -19,6 +19,7 @@ import numpy as np
 from . import toolchain
 
 LARGEST = 64 << 20  # bytes of changed tensors a record may hold
+TRIED = 1 << 16  # bytes of them that say whether to compress
 HEADER = 8  # bytes in front of a record that say how long its JSON is
 
 
@@ -40,12 +41,12 @@ def remembered(
     hit as by execution.
     kind, finding: the classes of a result and of its findings.
     """
-    place = _record(code, grid, values, memory, settings)
+    before = {name: _digest(data) for name, data in memory.items()}
+    place = _record(code, grid, values, memory, before, settings)
     form = hashlib.sha256(text.encode()).hexdigest()
     kept = _read(place, form, memory, kind, finding)
     if kept is not None:
         return kept
-    before = {name: _digest(data) for name, data in memory.items()}
     done = execute()
     changed = {name: data for name, data in memory.items() if _digest(data) != before[name]}
     if sum(len(data) for data in changed.values()) <= LARGEST:
@@ -54,7 +55,18 @@ def remembered(
 
 
 # What decides a result: another one of these may give another.
-INSTRUMENT = ("codegen", "memory", "metrics", "parse", "replay", "simulate", "timeline", "vector", "costs")
+INSTRUMENT = (
+    "codegen",
+    "elements",
+    "memory",
+    "metrics",
+    "parse",
+    "replay",
+    "simulate",
+    "timeline",
+    "vector",
+    "costs",
+)
 
 
 @functools.cache
@@ -66,13 +78,18 @@ def _instrument() -> str:
 
 
 def _digest(data: np.ndarray) -> str:
-    return hashlib.blake2b(data.data if data.flags.c_contiguous else data.tobytes(), digest_size=20).hexdigest()
+    return hashlib.sha256(data.data if data.flags.c_contiguous else data.tobytes()).hexdigest()
 
 
 def _record(
-    code: str, grid: tuple[int, ...], values: Mapping[str, Any], memory: Mapping[str, np.ndarray], settings: Any
+    code: str,
+    grid: tuple[int, ...],
+    values: Mapping[str, Any],
+    memory: Mapping[str, np.ndarray],
+    digests: Mapping[str, str],
+    settings: Any,
 ) -> Path:
-    tensors = {name: [len(data), _digest(data)] for name, data in memory.items()}
+    tensors = {name: [len(data), digests[name]] for name, data in memory.items()}
     scalars = {name: repr(value) for name, value in values.items()}
     key = json.dumps([_instrument(), code, grid, list(scalars.items()), list(tensors.items()), repr(settings)])
     name = hashlib.sha256(key.encode()).hexdigest()
@@ -113,8 +130,10 @@ def _write(place: Path, form: str, done: Any, changed: Mapping[str, np.ndarray])
         {"form": form, "changed": [[name, len(data)] for name, data in changed.items()], "simulation": simulation}
     ).encode()
     body = b"".join(data.tobytes() for data in changed.values())
+    # noise takes long to compress and does not get shorter
+    level = 1 if len(zlib.compress(body[:TRIED], 1)) < TRIED // 2 else 0
     place.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=place.parent)
     with os.fdopen(handle, "wb") as file:
-        file.write(zlib.compress(len(head).to_bytes(HEADER, "little") + head + body, 1))
+        file.write(zlib.compress(len(head).to_bytes(HEADER, "little") + head + body, level))
     os.replace(name, place)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ascend_model.memory import Access, Global, Machine, Tile
+from ascend_model.parse import ELEMENT_BITS
 from ascend_model.timeline import MTE2, MTE3, S
 
 LONGEST = 200_000
@@ -41,7 +42,8 @@ class Diverged(Exception):
 @dataclass(frozen=True)
 class Record:
     """What one program of a path came to.  moved: counters of the machine that it raised, as `counters` orders
-    them.  clocks: of each global access whose order matters, as `Machine.clocks` gives them."""
+    them.  clocks: one for each access to a tensor that is stored to, as `Machine.clocks` gives them; None where
+    the accesses are in order wherever they lie."""
 
     cycles: int
     blocks: tuple[int, ...]
@@ -91,10 +93,11 @@ class Paths:
 
     def keep(self, path: Sequence[Any], record: Record) -> None:
         """Remember the path of a program that was executed in full."""
-        size = len(path) + CLOCKS * len(record.clocks)
+        clocks = CLOCKS * (len(record.clocks) - record.clocks.count(None))
+        size = len(path) + clocks
         if size > LONGEST or self.size + size > LARGEST:
             return
-        self.size += CLOCKS * len(record.clocks)
+        self.size += clocks
         node = self.tree
         for decision in path:
             found = node.get(decision)
@@ -128,9 +131,10 @@ class Paths:
                 array[at] = old
             return None
         full.program = block
-        for clocks, (tile, pipe, write, place) in zip(record.clocks, values.moves):
-            full.set_clocks(clocks)
-            full.gm_order(tile, pipe, write, place)
+        for clocks, move in zip(record.clocks, values.moves):
+            if clocks is not None:
+                full.set_clocks(clocks)
+                full.gm_order(*move)
         raise_counters(full, record.moved)
         self.repeated += 1
         return record
@@ -145,18 +149,16 @@ def _change(machine: Machine, array: np.ndarray, at: Any, new: Any) -> None:
     array[at] = new
 
 
-def _read(machine: Machine, tile: Tile) -> None:
-    root = tile.root
+def _read(machine: Machine, root: Global, at: Any) -> None:
     if root.reader is not None:
-        _change(machine, root.reader, machine.units(tile), machine.program + 1)
+        _change(machine, root.reader, at, machine.program + 1)
 
 
-def _own(machine: Machine, tile: Tile) -> None:
-    """Take the elements of a tile, if no other program wrote them."""
-    root, me = tile.root, machine.program + 1
+def _own(machine: Machine, root: Global, at: Any) -> None:
+    """Take elements, at these positions of the ownership arrays, if no other program wrote them."""
     if root.owner is None or machine.locked:
         return
-    at = machine.units(tile)
+    me = machine.program + 1
     old = root.owner[at]
     if old.any() and ((old != 0) & (np.abs(old) != me)).any():
         raise Diverged
@@ -166,52 +168,101 @@ def _own(machine: Machine, tile: Tile) -> None:
     _change(machine, root.owner, at, new)
 
 
+def _own_one(machine: Machine, root: Global, single: int) -> None:
+    """`_own` of one element."""
+    owner, me = root.owner, machine.program + 1
+    if owner is None or machine.locked:
+        return
+    old = owner[single]
+    if old != 0 and old != me and old != -me:
+        raise Diverged
+    machine.undo.append((owner, single, old))
+    owner[single] = -me if root.reader is not None and root.reader[single] == me else me
+
+
 def load(machine: Machine, source: Tile, out: Access, place: int) -> None:
     if source.n == 0 and out.n == 0:
         return
     if source.outside or source.n != out.n:
         raise Diverged
-    if source.root.is_stored:
-        machine.moves.append((source, MTE2, False, place))
-    _read(machine, source)
+    root = source.root
+    if root.is_stored:
+        strided = source if source.bursts > 1 else None
+        machine.moves.append((root, source.elem, source.lo, source.hi, strided, MTE2, False, place))
+    if root.reader is not None:
+        _read(machine, root, machine.units(source))
     values = source.arr
     out.arr[...] = values if values.shape == out.shape else values.reshape(out.shape)
 
 
-def store(
-    machine: Machine,
-    source: Access,
-    out: Tile,
-    atomic: bool,
-    stored: Callable[[np.ndarray, np.ndarray], np.ndarray],
-    place: int,
-) -> None:
+def load_line(machine: Machine, root: Global, elem: str, first: int, out: Access, place: int) -> None:
+    """`load` of the elements from `first` on, as many as fit."""
+    end = first + out.n
+    if root.is_stored:
+        width = ELEMENT_BITS[elem] // 8 or 1
+        lo, hi = first * width, end * width
+        machine.moves.append((root, elem, lo, hi, None, MTE2, False, place))
+        if root.reader is not None:
+            _read(machine, root, root.units(lo, hi))
+    values = root.numpy[elem][first:end]
+    out.arr[...] = values if out.one_axis else values.reshape(out.shape)
+
+
+Stored = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""What lies in global memory after a store: (what was there, what is stored) -> that."""
+
+
+def store(machine: Machine, source: Access, out: Tile, atomic: bool, stored: Stored, place: int) -> None:
     if source.n == 0 and out.n == 0:
         return
     if out.outside or source.n != out.n or out.root.kind == 0:
         raise Diverged
-    if out.root.is_stored:
-        machine.moves.append((out, MTE3, True, place))
+    root = out.root
+    if root.is_stored:
+        strided = out if out.bursts > 1 else None
+        machine.moves.append((root, out.elem, out.lo, out.hi, strided, MTE3, True, place))
     if not atomic:
-        _own(machine, out)
+        _own(machine, root, machine.units(out))
     values = source.arr if source.shape == out.shape else source.arr.reshape(out.shape)
     _change(machine, out.arr, ..., stored(out.arr, values))
 
 
+def store_line(
+    machine: Machine, source: Access, root: Global, elem: str, first: int, atomic: bool, stored: Stored, place: int
+) -> None:
+    """`store` to the elements from `first` on, as many as there are."""
+    end = first + source.n
+    width = ELEMENT_BITS[elem] // 8 or 1
+    lo, hi = first * width, end * width
+    if root.is_stored:
+        machine.moves.append((root, elem, lo, hi, None, MTE3, True, place))
+    if not atomic and source.n == 1:
+        _own_one(machine, root, lo // root.unit)
+    elif not atomic:
+        _own(machine, root, root.units(lo, hi))
+    out = root.numpy[elem][first:end]
+    values = source.arr if source.one_axis else source.arr.reshape(-1)
+    machine.undo.append((out, ..., out.copy()))
+    out[...] = stored(out, values)
+
+
 def scalar_read(machine: Machine, root: Global, elem: str, index: int, place: int) -> None:
     """A scalar load, inside its tensor, from one that the kernel also stores to."""
-    tile = Tile.element(root, elem, index)
+    width = ELEMENT_BITS[elem] // 8
+    lo, hi = index * width, (index + 1) * width
     if root.is_stored:
-        machine.moves.append((tile, S, False, place))
-    _read(machine, tile)
+        machine.moves.append((root, elem, lo, hi, None, S, False, place))
+    if root.reader is not None:
+        _read(machine, root, root.units(lo, hi))
 
 
 def scalar_write(machine: Machine, root: Global, elem: str, index: int, value: Any, place: int) -> None:
     """A scalar store to global memory."""
     if not 0 <= index < root.count[elem]:
         raise Diverged
-    tile = Tile.element(root, elem, index)
+    width = ELEMENT_BITS[elem] // 8
+    lo, hi = index * width, (index + 1) * width
     if root.is_stored:
-        machine.moves.append((tile, S, True, place))
-    _own(machine, tile)
+        machine.moves.append((root, elem, lo, hi, None, S, True, place))
+    _own_one(machine, root, lo // root.unit)
     _change(machine, root.view[elem], index, value)

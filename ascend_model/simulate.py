@@ -302,8 +302,7 @@ def _launch(
     with np.errstate(all="ignore"):
         for block in range(programs):
             for root in roots:
-                root.pending = []
-                root.cleared = 0
+                root.begin()
             one: Record | None = None
             if repeats and not paths.worthwhile(programs - block):
                 # no path to come is worth its record
@@ -332,7 +331,7 @@ def _launch(
                     (ts - time.waiting, *time.busy[1:]),
                     dict(time.stalls),
                     tuple(b - a for a, b in zip(before, counters(machine))),
-                    tuple(machine.recorded or ()),
+                    tuple(clocks if root.placed else None for root, clocks in machine.recorded or ()),
                 )
                 if trace:
                     events[block] = time.events

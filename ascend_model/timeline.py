@@ -6,6 +6,7 @@ is free, when the scalar pipe has handed the op over, and when the flags it wait
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
@@ -28,68 +29,90 @@ class Event:
 
 
 class Timeline:
-    """Pipe times of one program.  The scalar pipe's own time is kept by the caller and passed in as `ts`."""
+    """Pipe times of one program.  The scalar pipe's own time is kept by the caller and passed in as `ts`.
+
+    What runs often is a function made once for its pipe, which holds the lists it works on; so these stay the same
+    lists from program to program.
+    """
 
     def __init__(self, costs: dict[str, float], trace: bool = False):
         self.issue_cost = ceil(costs["scalar.issue"])
         self.flag_cost = ceil(costs["scalar.flag"])
         self.barrier_cost = ceil(costs["scalar.barrier"])
         self.trace = trace
-        self.reset()
-
-    def reset(self) -> None:
         self.free = [0, 0, 0, 0]
         self.done = [0, 0, 0, 0]
         self.busy = [0, 0, 0, 0]
         self.stalls: dict[str, int] = {}
-        self.waiting = 0
-        self.events: list[Event] = []
         # by pipe: its last event, and the event that decides when it is free
         self.last = [-1, -1, -1, -1]
         self.cause = [-1, -1, -1, -1]
+        self.reset()
 
-    def issue(self, ts: int, pipe: int, occupied: int, latency: int, name: str, place: str) -> int:
-        """Hand an op to a pipe at `ts`; returns the scalar pipe's time after that."""
-        ts += self.issue_cost
-        start = self.free[pipe]
-        late = ts > start
-        if late:
-            start = ts
-        end = start + occupied
-        self.free[pipe] = end
-        end_of_result = end + latency
-        if end_of_result > self.done[pipe]:
-            self.done[pipe] = end_of_result
-        self.busy[pipe] += occupied
-        if self.trace:
-            after = self.cause[S] if late else self.cause[pipe]
-            self.last[pipe] = self.cause[pipe] = len(self.events)
-            self.events.append(Event(pipe, name, place, start, end, end_of_result, after))
-        return ts
+    def reset(self) -> None:
+        for times in (self.free, self.done, self.busy):
+            times[:] = 0, 0, 0, 0
+        self.stalls.clear()
+        self.waiting = 0
+        self.events: list[Event] = []
+        self.last[:] = self.cause[:] = -1, -1, -1, -1
+
+    def issuer(self, pipe: int, latency: int, name: str, place: str) -> Callable[[int, int], int]:
+        """A function that hands an op to a pipe at `ts` for so many cycles, and gives the scalar pipe's time after
+        that; its result is there `latency` cycles later."""
+        free, done, busy, cost, trace = self.free, self.done, self.busy, self.issue_cost, self.trace
+
+        def issue(ts: int, occupied: int) -> int:
+            ts += cost
+            start = free[pipe]
+            late = ts > start
+            if late:
+                start = ts
+            end = start + occupied
+            free[pipe] = end
+            busy[pipe] += occupied
+            usable = end + latency
+            if usable > done[pipe]:
+                done[pipe] = usable
+            if trace:
+                after = self.cause[S] if late else self.cause[pipe]
+                self.last[pipe] = self.cause[pipe] = len(self.events)
+                self.events.append(Event(pipe, name, place, start, end, usable, after))
+            return ts
+
+        return issue
 
     def stall(self, cause: str, cycles: int) -> None:
         self.stalls[cause] = self.stalls.get(cause, 0) + cycles
 
-    def wait_flag(self, ts: int, source: int, waiter: int, up: int, event: int) -> int:
-        """A pipe waits for a flag that is up at `up`, set after `event`."""
-        if waiter == S:
+    def waiter(self, source: int, waiter: int) -> Callable[[int, int, int], int]:
+        """A function that lets a pipe wait for a flag of another one: (ts, when it is up, event it was set after)
+        -> the scalar pipe's time."""
+        free, stalls, trace, cause = self.free, self.stalls, self.trace, self.cause
+        why = f"{PIPES[waiter]} waits for {PIPES[source]}"
+
+        def wait_as_scalar(ts: int, up: int, event: int) -> int:
             if up <= ts:
                 return ts
-            self.stall(f"S waits for {PIPES[source]}", up - ts)
+            stalls[why] = stalls.get(why, 0) + up - ts
             self.waiting += up - ts
-            if self.trace:
-                self.cause[S] = len(self.events)
+            if trace:
+                cause[S] = len(self.events)
                 self.events.append(Event(S, f"wait for {PIPES[source]}", "", ts, up, up, event))
             return up
-        now = self.free[waiter]
-        if ts > now:
-            now = ts
-        if up > now:
-            self.stall(f"{PIPES[waiter]} waits for {PIPES[source]}", up - now)
-            self.free[waiter] = up
-            if self.trace:
-                self.cause[waiter] = event
-        return ts
+
+        def wait(ts: int, up: int, event: int) -> int:
+            now = free[waiter]
+            if ts > now:
+                now = ts
+            if up > now:
+                stalls[why] = stalls.get(why, 0) + up - now
+                free[waiter] = up
+                if trace:
+                    cause[waiter] = event
+            return ts
+
+        return wait_as_scalar if waiter == S else wait
 
     def barrier(self, ts: int, pipe: int) -> int:
         now = self.free[pipe] if self.free[pipe] > ts else ts
@@ -107,9 +130,9 @@ class Timeline:
                 pipe = max((V, MTE2, MTE3), key=lambda p: self.done[p])
                 self.cause[S] = len(self.events)
                 self.events.append(Event(S, "wait for all pipes", "", ts, end, end, self.last[pipe]))
-        self.free = [end] * 4
+        self.free[:] = end, end, end, end
         if self.trace:
-            self.cause = [self.cause[S]] * 4
+            self.cause[:] = [self.cause[S]] * 4
         return end
 
 

@@ -19,7 +19,9 @@ from ascend_model.memory import (
     REPEAT_BYTES,
     Access,
     Fault,
+    Global,
     Machine,
+    Made,
     Tile,
     bf16_to_f32,
     f32_to_bf16,
@@ -38,12 +40,16 @@ class Runner(NamedTuple):
     values: the values alone, or None where they cannot be had alone
     fixed:  operands that never change -> a function without arguments that does what `values` does with them
     steady: operands that never change -> a function of the time alone that does what `run` does with them
+    line, line_values: `run` and `values` of a copy from or to neighbouring elements of global memory, which are
+            given as (buffer, first element, how many) in place of a tile
     """
 
     run: Callable[..., int]
     values: Callable[..., None] | None = None
     fixed: Callable[[tuple[Any, ...]], Callable[[], Any]] | None = None
     steady: Callable[..., Callable[[int], int]] | None = None
+    line: Callable[..., int] | None = None
+    line_values: Callable[..., None] | None = None
 
     def fix(self, *operands: Any) -> Callable[[], Any]:
         """`values` of these operands, as a call without arguments."""
@@ -266,9 +272,8 @@ def lanes(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
     head, slope, tail = _op_costs(costs, op.short)
     groups = op.operand_groups()
     inputs = len(groups[0])
-    name, time, tail_cycles = op.short, machine.time, ceil(tail)
+    issue = machine.time.issuer(V, ceil(tail), op.short, machine.places[place])
     in_place = fn if isinstance(fn, np.ufunc) else None
-    where = machine.places[place]
     get = machine.get
 
     def compute(*operands: Any) -> None:
@@ -285,34 +290,40 @@ def lanes(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
             return partial(compute, *operands)
         return partial(in_place, *[get(x) for x in operands[:inputs]], out=out.arr, casting="unsafe")
 
-    def resolved(operands: tuple[Any, ...]) -> tuple[tuple[Access, ...], tuple[Access, ...], int]:
-        reads = tuple(x for x in operands[:inputs] if type(x) is Access)
-        return reads, operands[inputs:], max(a.repeats for a in (operands[inputs], *reads))
+    def step_of(reads: tuple[Access, ...], writes: tuple[Access, ...]) -> Callable[[int, Callable[[], Any]], int]:
+        out, scratch = writes[0], writes[1:]
+        repeats = max(a.repeats for a in (out, *reads))
+        occupied = ceil(head + slope * repeats)
+        touch = machine.toucher(V, reads, writes, place)
 
-    def step(
-        ts: int, reads: tuple[Access, ...], writes: tuple[Access, ...], repeats: int, values: Callable[[], Any]
-    ) -> int:
-        out = writes[0]
-        machine.touch(V, reads, writes, place)
-        unknown = None
-        for a in reads:
-            mask = machine.undefined(a)
-            if mask is not None:
-                unknown = _lane_mask(machine, a, mask, out, unknown)
-        machine.spoil(writes[1:])
-        values()
-        machine.define(out, unknown)
-        machine.vector_ops += 1
-        machine.repeats += repeats
-        return time.issue(ts, V, ceil(head + slope * repeats), tail_cycles, name, where)
+        def step(ts: int, values: Callable[[], Any]) -> int:
+            touch()
+            unknown = None
+            for a in reads:
+                mask = machine.undefined(a)
+                if mask is not None:
+                    unknown = _lane_mask(machine, a, mask, out, unknown)
+            if scratch:
+                machine.spoil(scratch)
+            values()
+            machine.define(out, unknown)
+            machine.vector_ops += 1
+            machine.repeats += repeats
+            return issue(ts, occupied)
+
+        return step
+
+    steps = Made(lambda operands: step_of(*operands))
+
+    def operands_of(operands: tuple[Any, ...]) -> tuple[tuple[Access, ...], tuple[Access, ...]]:
+        return tuple(x for x in operands[:inputs] if type(x) is Access), operands[inputs:]
 
     def run(ts: int, *operands: Any) -> int:
-        return step(ts, *resolved(operands), partial(compute, *operands))
+        return steps[operands_of(operands)](ts, partial(compute, *operands))
 
     def steady(*operands: Any) -> Callable[[int], int]:
-        reads, writes, repeats = resolved(operands)
-        values = fixed(operands)
-        return lambda ts: step(ts, reads, writes, repeats, values)
+        step, values = step_of(*operands_of(operands)), fixed(operands)
+        return lambda ts: step(ts, values)
 
     return Runner(run, compute, fixed, steady)
 
@@ -339,39 +350,45 @@ def _lane_mask(
 def layout(machine: Machine, op: Op, place: int, costs: Costs, fn: Values, inputs: int) -> Runner:
     """Ops that only move lanes; `fn` maps operand values, and masks of undefined lanes, to result values."""
     head, slope, tail = _op_costs(costs, op.short)
-    name, time, tail_cycles = op.short, machine.time, ceil(tail)
-    where = machine.places[place]
+    name = op.short
+    issue = machine.time.issuer(V, ceil(tail), name, machine.places[place])
 
     def compute(*operands: Any) -> None:
         values = fn(*[machine.get(x) for x in operands[:inputs]])
         machine.put(operands[inputs], np.array(values) if isinstance(values, np.ndarray) else values)
 
-    def run(ts: int, *operands: Any) -> int:
-        sources, out = operands[:inputs], operands[inputs]
+    def step_of(*operands: Any) -> Callable[[int], int]:
+        sources, out, scratch = operands[:inputs], operands[inputs], operands[inputs + 1 :]
         reads = tuple(x for x in sources if type(x) is Access)
-        machine.touch(V, reads, operands[inputs:], place)
-        masks = [machine.undefined(a) if type(a) is Access else None for a in sources]
-        unknown = None
-        if any(m is not None for m in masks):
-            if out.elem == "i1":
-                for a in reads:
-                    machine.need_defined(a, name, place)
-            else:
-                lanes = [
-                    np.zeros(a.shape, bool) if m is None else m
-                    for a, m in zip(sources, masks)
-                    if type(a) is Access
-                ]
-                unknown = np.broadcast_to(fn(*lanes), out.shape)
-        machine.spoil(operands[inputs + 1 :])
-        compute(*operands)
-        machine.define(out, unknown)
         repeats = max([out.repeats, *(a.repeats for a in reads)])
-        machine.vector_ops += 1
-        machine.repeats += repeats
-        return time.issue(ts, V, ceil(head + slope * repeats), tail_cycles, name, where)
+        occupied = ceil(head + slope * repeats)
+        touch = machine.toucher(V, reads, operands[inputs:], place)
 
-    return Runner(run, compute)
+        def step(ts: int) -> int:
+            touch()
+            masks = [machine.undefined(a) if type(a) is Access else None for a in sources]
+            unknown = None
+            if any(m is not None for m in masks):
+                if out.elem == "i1":
+                    for a in reads:
+                        machine.need_defined(a, name, place)
+                else:
+                    lanes = [
+                        np.zeros(a.shape, bool) if m is None else m
+                        for a, m in zip(sources, masks)
+                        if type(a) is Access
+                    ]
+                    unknown = np.broadcast_to(fn(*lanes), out.shape)
+            machine.spoil(scratch)
+            compute(*operands)
+            machine.define(out, unknown)
+            machine.vector_ops += 1
+            machine.repeats += repeats
+            return issue(ts, occupied)
+
+        return step
+
+    return Runner(lambda ts, *operands: step_of(*operands)(ts), compute, steady=step_of)
 
 
 def whole(
@@ -386,8 +403,8 @@ def whole(
 ) -> Runner:
     """Ops whose every result lane may depend on every operand lane: reductions, scans, gathers, sorts."""
     head, slope, tail = _op_costs(costs, op.short)
-    name, time, tail_cycles = op.short, machine.time, ceil(tail)
-    where = machine.places[place]
+    name = op.short
+    issue = machine.time.issuer(V, ceil(tail), name, machine.places[place])
 
     def compute(*operands: Any) -> None:
         results = fn(*[machine.get(x) for x in operands[:inputs]])
@@ -399,9 +416,10 @@ def whole(
         writes, outs = operands[inputs:], operands[inputs : inputs + outputs]
         repeats = max(a.repeats for a in (*reads, *outs))
         occupied = ceil(head + slope * repeats if cycles is None else cycles(reads))
+        touch = machine.toucher(V, reads, writes, place)
 
         def step(ts: int) -> int:
-            machine.touch(V, reads, writes, place)
+            touch()
             for a in reads:
                 machine.need_defined(a, name, place)
             machine.spoil(writes[outputs:])
@@ -410,14 +428,11 @@ def whole(
                 machine.define(out)
             machine.vector_ops += 1
             machine.repeats += repeats
-            return time.issue(ts, V, occupied, tail_cycles, name, where)
+            return issue(ts, occupied)
 
         return step
 
-    def run(ts: int, *operands: Any) -> int:
-        return steady(*operands)(ts)
-
-    return Runner(run, compute, steady=steady)
+    return Runner(lambda ts, *operands: steady(*operands)(ts), compute, steady=steady)
 
 
 def reduction(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
@@ -473,24 +488,25 @@ def broadcast(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
     head, slope, tail = _op_costs(costs, op.short)
     if op.operand_types[0].startswith("memref"):
         return layout(machine, op, place, costs, lambda x: x, 1)
-    time, tail_cycles = machine.time, ceil(tail)
-    where = machine.places[place]
+    issue = machine.time.issuer(V, ceil(tail), "vbrc", machine.places[place])
 
-    def fill(ts: int, value: Any, out: Access, *scratch: Access) -> int:
-        machine.touch(V, (), (out, *scratch), place)
+    touchers = Made(lambda writes: machine.toucher(V, (), writes, place))
+
+    def fill(ts: int, value: Any, *writes: Access) -> int:
+        out = writes[0]
+        touchers[writes]()
         machine.put(out, value)
         machine.define(out)
         machine.vector_ops += 1
         machine.repeats += out.repeats
-        return time.issue(ts, V, ceil(head + slope * out.repeats), tail_cycles, "vbrc", where)
+        return issue(ts, ceil(head + slope * out.repeats))
 
     return Runner(fill, lambda value, out, *scratch: machine.put(out, value))
 
 
 def arange(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
     head, slope, tail = _op_costs(costs, op.short)
-    time, tail_cycles = machine.time, ceil(tail)
-    where = machine.places[place]
+    issue = machine.time.issuer(V, ceil(tail), "varange", machine.places[place])
     has_offset = (op.ints("operandSegmentSizes") or (1, 1, 1))[1] == 1
 
     def compute(out: Access, *numbers: int) -> None:
@@ -501,13 +517,15 @@ def arange(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
             index += line.reshape([-1 if i == axis else 1 for i in range(len(out.shape))])
         machine.put(out, index)
 
+    touchers = Made(lambda out: machine.toucher(V, (), (out,), place))
+
     def run(ts: int, out: Access, *numbers: int) -> int:
-        machine.touch(V, (), (out,), place)
+        touchers[out]()
         compute(out, *numbers)
         machine.define(out)
         machine.vector_ops += 1
         machine.repeats += out.repeats
-        return time.issue(ts, V, ceil(head + slope * out.repeats), tail_cycles, "varange", where)
+        return issue(ts, ceil(head + slope * out.repeats))
 
     return Runner(run, compute)
 
@@ -542,17 +560,22 @@ def load(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
     """Global memory to the unified buffer."""
     if op.attrs.get("init_out_buffer", "false") == "true":
         raise unsupported(op, "with init_out_buffer")
-    latency, piece = ceil(costs["dma.load_latency"]), costs["dma.piece"]
-    address, where, time = ceil(costs["scalar.address"]), machine.places[place], machine.time
+    address, piece, where = ceil(costs["scalar.address"]), costs["dma.piece"], machine.places[place]
+    issue = machine.time.issuer(MTE2, ceil(costs["dma.load_latency"]), "load", where)
+    elem, width = _element(op, 0)
+    touchers = Made(lambda out: machine.toucher(MTE2, (), (out,), place))
 
     def run(ts: int, source: Tile, out: Access) -> int:
         if source.n != out.n:
             raise Fault("unreadable IR", f"{where} copies {source.n} elements into {out.n}")
         if source.n == 0:
             return ts + address
-        machine.touch(MTE2, (), (out,), place)
-        machine.gm_order(source, MTE2, False, place)
-        machine.mark_read(source) if not source.outside else None
+        touchers[out]()
+        root = source.root
+        strided = source if source.bursts > 1 else None
+        machine.gm_order(root, source.elem, source.lo, source.hi, strided, MTE2, False, place)
+        if root.reader is not None and not source.outside:
+            root.reader[machine.units(source)] = machine.program + 1
         if source.outside:
             values = read_outside(machine, source, place)
         else:
@@ -563,12 +586,45 @@ def load(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
         machine.dma_bytes[0] += source.nbytes
         machine.bursts[0] += source.bursts
         pieces = source.bursts * max(piece, source.nbytes / source.bursts / machine.load_rate)
-        return time.issue(ts, MTE2, ceil(pieces), latency, "load", where)
+        return issue(ts, ceil(pieces))
+
+    def line(ts: int, root: Global, first: int, n: int, out: Access) -> int:
+        end = first + n
+        if n <= 0 or n != out.n or first < 0 or end > root.count[elem]:
+            return run(ts, machine.tile(root, elem, first, (n,), (1,)), out)
+        touchers[out]()
+        if root.is_stored:
+            lo, hi = first * width, end * width
+            machine.gm_order(root, elem, lo, hi, None, MTE2, False, place)
+            if root.reader is not None:
+                root.reader[root.units(lo, hi)] = machine.program + 1
+        values = root.numpy[elem][first:end]
+        out.arr[...] = values if out.one_axis else values.reshape(out.shape)
+        machine.define(out)
+        machine.dma[0] += 1
+        machine.dma_bytes[0] += n * width
+        machine.bursts[0] += 1
+        cycles = n * width / machine.load_rate
+        return issue(ts, ceil(cycles if cycles > piece else piece))
 
     def compute(source: Tile, out: Access) -> None:
         replay.load(machine, source, out, place)
 
-    return Runner(run, compute)
+    def line_values(root: Global, first: int, n: int, out: Access) -> None:
+        if n <= 0 or n != out.n or first < 0 or first + n > root.count[elem]:
+            compute(machine.tile(root, elem, first, (n,), (1,)), out)
+        else:
+            replay.load_line(machine, root, elem, first, out, place)
+
+    return Runner(run, compute, line=line, line_values=line_values)
+
+
+def _element(op: Op, operand: int) -> tuple[str, int]:
+    """Element type of an operand in global memory, and its bytes there."""
+    kind = memref_type(op.operand_types[operand])
+    if kind is None:
+        raise unsupported(op, f"on {op.operand_types[operand]}")
+    return kind.element, ELEMENT_BITS[kind.element] // 8 or 1
 
 
 def read_outside(machine: Machine, tile: Tile, place: int) -> np.ndarray:
@@ -614,8 +670,10 @@ def atomic_values(kind: str, old: np.ndarray, new: np.ndarray, op: Op) -> np.nda
 
 def store(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
     """The unified buffer to global memory, atomically or not."""
-    latency, piece = ceil(costs["dma.store_latency"]), costs["dma.piece"]
-    address, where, time = ceil(costs["scalar.address"]), machine.places[place], machine.time
+    address, piece, where = ceil(costs["scalar.address"]), costs["dma.piece"], machine.places[place]
+    issue = machine.time.issuer(MTE3, ceil(costs["dma.store_latency"]), "store", where)
+    elem, width = _element(op, 1)
+    touchers = Made(lambda source: machine.toucher(MTE3, (source,), (), place))
     atomic = op.enum("atomic_kind", "none")
     bf16 = any("xbf16" in t for t in op.operand_types)
 
@@ -631,30 +689,65 @@ def store(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:
             raise Fault("unreadable IR", f"{where} copies {source.n} elements into {out.n}")
         if out.n == 0:
             return ts + address
-        machine.touch(MTE3, (source,), (), place)
+        touchers[source]()
         for atom in source.atoms:
             if atom.dirty:
                 machine.need_defined(source, "a store to global memory", place)
                 break
-        machine.gm_order(out, MTE3, True, place)
+        root = out.root
+        strided = out if out.bursts > 1 else None
+        machine.gm_order(root, out.elem, out.lo, out.hi, strided, MTE3, True, place)
         values = source.arr if source.shape == out.shape else source.arr.reshape(out.shape)
-        if out.root.kind == 0:
-            machine.report("write to input", f"stores to {out.root.name}, which the kernel only reads", place)
+        if root.kind == 0:
+            machine.report("write to input", f"stores to {root.name}, which the kernel only reads", place)
         if out.outside:
             write_outside(machine, out, values, place)
         else:
-            machine.own(out, values, atomic != "none", place)
+            if atomic == "none" and out.n == 1:
+                machine.own_one(root, out.lo, out.hi, values, out.arr, place)
+            elif atomic == "none":
+                machine.own(root, machine.units(out), values, out.arr, place)
             out.arr[...] = stored(out.arr, values)
         machine.dma[1] += 1
         machine.dma_bytes[1] += out.nbytes
         machine.bursts[1] += out.bursts
         cycles = ceil(out.bursts * max(piece, out.nbytes / out.bursts / machine.store_rate))
-        return time.issue(ts, MTE3, cycles, latency, "store", where)
+        return issue(ts, cycles)
+
+    def line(ts: int, source: Access, root: Global, first: int, n: int) -> int:
+        end = first + n
+        if n <= 0 or n != source.n or first < 0 or end > root.count[elem] or root.kind == 0:
+            return run(ts, source, machine.tile(root, elem, first, (n,), (1,)))
+        touchers[source]()
+        for atom in source.atoms:
+            if atom.dirty:
+                machine.need_defined(source, "a store to global memory", place)
+                break
+        lo, hi = first * width, end * width
+        machine.gm_order(root, elem, lo, hi, None, MTE3, True, place)
+        values = source.arr if source.one_axis else source.arr.reshape(-1)
+        out = root.numpy[elem][first:end]
+        if atomic == "none" and n == 1:
+            machine.own_one(root, lo, hi, values, out, place)
+        elif atomic == "none":
+            machine.own(root, root.units(lo, hi), values, out, place)
+        out[...] = stored(out, values)
+        machine.dma[1] += 1
+        machine.dma_bytes[1] += n * width
+        machine.bursts[1] += 1
+        cycles = n * width / machine.store_rate
+        return issue(ts, ceil(cycles if cycles > piece else piece))
 
     def compute(source: Access, out: Tile) -> None:
         replay.store(machine, source, out, atomic != "none", stored, place)
 
-    return Runner(run, compute)
+    def line_values(source: Access, root: Global, first: int, n: int) -> None:
+        if n <= 0 or n != source.n or first < 0 or first + n > root.count[elem] or root.kind == 0:
+            compute(source, machine.tile(root, elem, first, (n,), (1,)))
+        else:
+            replay.store_line(machine, source, root, elem, first, atomic != "none", stored, place)
+
+    return Runner(run, compute, line=line, line_values=line_values)
 
 
 def write_outside(machine: Machine, tile: Tile, values: np.ndarray, place: int) -> None:

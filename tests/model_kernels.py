@@ -189,6 +189,16 @@ def row_scatter(x, index, out, cols, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def two_rows_scatter(x, index, out, cols, BLOCK: tl.constexpr):
+    offs = tl.arange(0, BLOCK)
+    mask = offs < cols
+    for k in range(2):
+        row = 2 * tl.program_id(0) + k
+        target = tl.load(index + row)
+        tl.store(out + target * cols + offs, tl.load(x + row * cols + offs, mask=mask), mask=mask)
+
+
+@triton.jit
 def lane_gather(x, index, out, n, BLOCK: tl.constexpr):
     offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = offs < n

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ascend_model import compile_kernel, replay, simulate_text
 from ascend_model.codegen import Generator
+from ascend_model.memory import Global
 from tests import model_kernels as kernels
 from tests.model_cases import ASSIGN, CASES, tensor
 from tests.model_faults import removed_barriers, removed_flags
@@ -190,9 +191,52 @@ def test_a_program_that_leaves_the_buffer_among_others_that_do_not():
 
 def test_the_comparison_bites(monkeypatch):
     """Without the decisions, a program of another length is taken for a repetition."""
-    monkeypatch.setattr(Generator, "decide", lambda self, expr: None)
+    monkeypatch.setattr(Generator, "decide", lambda self, *exprs: None)
+    bites(monkeypatch)
+
+
+def test_settled_numbers_are_told_from_others(monkeypatch):
+    """A program whose branches are all taken for settled is taken for a repetition."""
+    monkeypatch.setattr(Generator, "is_settled", lambda self, expr: True)
+    bites(monkeypatch)
+
+
+def bites(monkeypatch):
     monkeypatch.setattr(importlib.import_module("ascend_model.simulate"), "_CACHE", OrderedDict())
     text, names = assign_code("assign_derived")
     args = pool_arguments([0] * 6, [300, 300, 300, 128, 1, 0], list(range(6)))
     with pytest.raises(AssertionError):
         same(text, 6, [args[n] for n in names])
+
+
+@functools.cache
+def unordered_scatter():
+    """Two stores a program, to rows that the data name, without the barrier between them."""
+    x, index = np.zeros((12, 64), np.float32), np.zeros(12, np.int32)
+    args = {"x": x, "index": index, "out": x.copy(), "cols": 64}
+    code = compile_kernel(kernels.two_rows_scatter, args, {"BLOCK": 64})
+    assert code.status == "ok", code.message
+    return [one.text for one in removed_barriers(code.generic) if "PIPE_MTE3" in one.what]
+
+
+def missing_waits(text, index):
+    x = np.random.default_rng(0).normal(size=(12, 64)).astype(np.float32)
+    found = same(text, 6, [x, np.array(index, np.int32), np.zeros_like(x), 64]).findings
+    return [one.program for one in found if one.kind == "missing wait"]
+
+
+def test_stores_that_meet_only_in_a_program_that_repeats_a_path(always):
+    texts = unordered_scatter()
+    apart, meeting = list(range(12)), [0, 1, 2, 3, 4, 5, 6, 7, 8, 8, 10, 11]
+    assert [missing_waits(text, apart) for text in texts] == [[]] * len(texts)
+    assert always[-1], "no path was repeated"
+    assert [4] in [missing_waits(text, meeting) for text in texts]
+
+
+def test_an_order_that_depends_on_places_is_judged_anew(monkeypatch):
+    """Taken for ordered wherever they lie, stores that meet in a later program go unseen."""
+    monkeypatch.setattr(Global, "placed", property(lambda self: False, lambda self, value: None), raising=False)
+    meeting = [0, 1, 2, 3, 4, 5, 6, 7, 8, 8, 10, 11]
+    with pytest.raises(AssertionError):
+        for text in unordered_scatter():
+            missing_waits(text, meeting)

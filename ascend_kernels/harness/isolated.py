@@ -6,6 +6,7 @@ own job and no other.  What was done before is kept.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -17,6 +18,7 @@ from typing import Any, TypeVar
 
 Job = TypeVar("Job")
 MOST_DEATHS = 3  # in a row: then it is the device and not the job
+RARELY = 100_000  # objects made until a child looks for cycles among them
 MOST_WORKERS = 8  # each holds its own torch
 
 
@@ -141,6 +143,9 @@ def _start(jobs: Sequence[Job], work: Callable[[Job], Any], others: Sequence[Any
 def _child(parents: Sequence[Any], pipe: Any, jobs: Sequence[Job], work: Callable[[Job], Any]) -> None:
     for end in parents:
         end.close()  # else a child outlives the parent, whose end it holds itself
+    # What was imported stays, and jobs leave few cycles behind: do not look through everything for them so often.
+    gc.freeze()
+    gc.set_threshold(RARELY, 20, 20)
     while True:
         try:
             job = pipe.recv()
