@@ -446,6 +446,8 @@ def _time_case(op: Op, case: str, right: list[str]) -> dict[str, Entry]:
     entries: dict[str, Entry] = {}
     if not right:
         return entries
+    if place == "dry":
+        torch.set_num_threads(1)  # OpenMP does not survive the fork
     try:
         before = state.read(place, module)
         calls = {impl: op.calls()[impl] for impl in right}
