@@ -91,8 +91,8 @@ class Sized:
         """Launch on checked arguments."""
         if device.of(req_pool_indices).ascend and not in_interpreter():
             raise Unsupported("impl: sized is for a GPU; on Ascend use impl='derived', its default")
-        copy = self.few if len(req_pool_indices) <= self.most else self.many
-        copy.launch(req_pool_indices, *others)
+        form = self.few if len(req_pool_indices) <= self.most else self.many
+        form.launch(req_pool_indices, *others)
 
 
 # Measured with 1, 8, 32 and with 256 requests: see docs/devices.md.
