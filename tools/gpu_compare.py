@@ -308,6 +308,14 @@ def keep(place: Path | None, found: dict[str, Any]) -> None:
         part.replace(place)
 
 
+def named(names: str | None) -> dict[str, Op]:
+    """The ops of a comma-separated list, all of them for none.  Raises ValueError for one that there is not."""
+    only = {name for name in (names or "").split(",") if name}
+    if only - set(OPS):
+        raise ValueError(f"no op {', '.join(sorted(only - set(OPS)))}")
+    return {name: op for name, op in OPS.items() if not only or name in only}
+
+
 def run(given: argparse.Namespace) -> int:
     """Measure; the exit code."""
     import torch
@@ -317,10 +325,10 @@ def run(given: argparse.Namespace) -> int:
     if place == "cpu":
         print("gpu_compare: no GPU or NPU here; --dry tries it without one", file=sys.stderr)
         return 4
-    only = {name for name in (given.ops or "").split(",") if name}
-    ops = {op.name: op for op in OPS.values() if not only or op.name in only}
-    if only - set(ops):
-        print(f"gpu_compare: no op {', '.join(sorted(only - set(ops)))}", file=sys.stderr)
+    try:
+        ops = named(given.ops)
+    except ValueError as error:
+        print(f"gpu_compare: {error}", file=sys.stderr)
         return 4
     dry = place == "dry"
     # The smallest ops first: their cases are many and their targets the sharpest.
@@ -329,7 +337,7 @@ def run(given: argparse.Namespace) -> int:
     begin = time.monotonic()
     found: dict[str, Any] = {
         "version": 1, "dry": dry, "commit": _commit(), "complete": False, "rows": [], "floors": {}, "device": {},
-        "marks": [], "large_cases_expected": not dry and not only,
+        "marks": [], "large_cases_expected": not dry and not given.ops,
         "versions": {"torch": torch.__version__, "triton": triton.__version__},
     }  # fmt: skip
 

@@ -30,7 +30,6 @@ from ascend_kernels.harness import device, gate, isolated, plans
 from ascend_kernels.harness.spec import Op, Twin
 from ascend_kernels.kpool import plan as kpool
 from ascend_kernels.padded_moe import plan as padded_moe
-from ascend_kernels.registry import OPS
 from ascend_kernels.token_pool import plan as token_pool
 
 RULE = "rule"
@@ -52,10 +51,10 @@ def candidates(name: str, sizes: Mapping[str, Any]) -> list[plans.Choice]:
     return list(FAMILIES[name.partition(".")[0]].candidates(name, sizes))
 
 
-def with_candidates(op: Op, case: str, place: str) -> Op:
-    """The op with its rules as the implementation and every candidate as a twin named `plan {...}`."""
+def with_candidates(op: Op, asked: Mapping[str, Mapping[str, plans.Size]]) -> Op:
+    """The op with its rules as the implementation and every candidate of the plans it asks for as a twin named
+    `plan {...}`."""
     twins = {}
-    asked = consulted(op, case, place)
     for name, sizes in asked.items():
         for given in candidates(name, sizes):
             twins[f"{name} {json.dumps(given)}"] = Twin(_call(op, {name: given}), pattern="candidate")
@@ -123,16 +122,20 @@ def run(given: argparse.Namespace) -> int:
     if place == "cpu":
         print("gpu_tune: no GPU or NPU here; --dry tries it without one", file=sys.stderr)
         return 4
-    only = {name for name in (given.ops or "").split(",") if name}
-    if only - set(OPS):
-        print(f"gpu_tune: no op {', '.join(sorted(only - set(OPS)))}", file=sys.stderr)
+    try:
+        ops = gpu_compare.named(given.ops)
+    except ValueError as error:
+        print(f"gpu_tune: {error}", file=sys.stderr)
         return 4
     dry = place == "dry"
-    ops = {name: op for name, op in OPS.items() if not only or name in only}
     jobs = [(op.name, case) for op in ops.values() for case in (op.quick_cases()[:1] if dry else op.timed_cases())]
     begin = time.monotonic()
     judged, lost = gpu_compare.judge_all(
-        jobs, lambda name, case: with_candidates(ops[name], case, place), given.workers, given.seconds / 2, place
+        jobs,
+        lambda name, case: with_candidates(ops[name], consulted(ops[name], case, place)),
+        given.workers,
+        given.seconds / 2,
+        place,
     )
     jobs = [job for job in jobs if job in judged and len(judged[job]) > 1]
     found: dict[str, Any] = {
@@ -144,12 +147,13 @@ def run(given: argparse.Namespace) -> int:
     def work(job: tuple[str, str]) -> dict[str, Any]:
         if dry:
             torch.set_num_threads(1)
-        op = with_candidates(ops[job[0]], job[1], place)
-        taken = gpu_compare.time_case(op, job[1], judged[job], place)
+        op = ops[job[0]]
+        sizes = consulted(op, job[1], place)
+        taken = gpu_compare.time_case(with_candidates(op, sizes), job[1], judged[job], place)
         rows = [{k: v for k, v in row.items() if k != "samples"} for row in taken["rows"]]
         return {
             "op": job[0], "case": job[1], "floor": taken["floor"], "rows": rows, "device": device.current().name,
-            "sizes": consulted(ops[job[0]], job[1], place),
+            "sizes": sizes,
         }  # fmt: skip
 
     cut = False

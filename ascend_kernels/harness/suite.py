@@ -410,12 +410,17 @@ def apart(one: Iterable[float], two: Iterable[float]) -> float:
     return abs(math.log(a / b)) if a > 0 and b > 0 else 0.0
 
 
-def _measure_case(op: Op, case: str) -> dict[str, Entry]:
-    """Verdicts of one case, then the times of what is right, by implementation."""
+def _device() -> tuple[str, Any]:
+    """Kind and module of the device, in a forked child that may use it."""
     place = device.kind()
-    module = device.module(place)
     if place == "dry":
         torch.set_num_threads(1)  # OpenMP does not survive the fork
+    return place, device.module(place)
+
+
+def _measure_case(op: Op, case: str) -> dict[str, Entry]:
+    """Verdicts of one case, then the times of what is right, by implementation."""
+    place, module = _device()
     entries: dict[str, Entry] = {}
     right: list[str] = []
     for impl in op.names(place):
@@ -441,13 +446,10 @@ def _time_case(op: Op, case: str, right: list[str]) -> dict[str, Entry]:
     """Times of the implementations that are right, with the state of the device."""
     from . import timing
 
-    place = device.kind()
-    module = device.module(place)
+    place, module = _device()
     entries: dict[str, Entry] = {}
     if not right:
         return entries
-    if place == "dry":
-        torch.set_num_threads(1)  # OpenMP does not survive the fork
     try:
         before = state.read(place, module)
         calls = {impl: op.calls()[impl] for impl in right}
