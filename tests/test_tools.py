@@ -310,6 +310,37 @@ def test_noise_of_the_run_is_no_miss():
     assert gpu_compare.misses(found) == []
 
 
+@pytest.mark.parametrize(
+    ("second", "left"),
+    [
+        ({"cold_us": 9.0}, []),  # in another process the op is the faster one: noise
+        ({"cold_us": 10.0}, ["cold"]),  # it is as slow again
+        ({"cold_us": 9.9}, ["cold"]),
+    ],
+)
+def test_a_case_slower_than_another_form_is_timed_in_a_second_process(second, left, tmp_path):
+    import argparse
+
+    import gpu_compare
+
+    found = comparison()
+    found["rows"][1]["cold_us"] = 9.0
+    assert [which for _, _, which, *_ in gpu_compare.slower(found)] == ["cold_us"]
+    again = copy.deepcopy(found["rows"][:3])
+    again[0] |= second
+
+    def work(job):
+        assert job == ("assign_req_to_token_pool", "extend-1024x4096")
+        return {"rows": again, "floor": 0.0, "device": {"marks": ["hot"]}}
+
+    given = argparse.Namespace(json=tmp_path / "c.json")
+    gpu_compare.confirm(found | {"marks": []}, work, given)
+    kept = json.loads(given.json.read_text())
+    assert kept["rows"][0]["cold_us"] == pytest.approx((10.0 * second["cold_us"]) ** 0.5)
+    assert kept["marks"] == ["assign_req_to_token_pool extend-1024x4096, timed again: hot"]
+    assert [which[:4] for _, _, which, *_ in gpu_compare.slower(kept)] == left
+
+
 def test_the_page_is_written_from_the_results_and_never_from_a_dry_run(tmp_path):
     page = tmp_path / "devices.md"
     page.write_text("# Devices\n\n<!-- begin of gpu_compare -->\nold\n<!-- end of gpu_compare -->\n\nMore.\n")
@@ -332,6 +363,43 @@ def test_the_page_is_written_from_the_results_and_never_from_a_dry_run(tmp_path)
 @pytest.mark.parametrize("name", ["gpu_compare.py", "gpu_history.py", "gpu_sanitize.py"])
 def test_without_a_device_a_tool_says_so(name):
     assert "--dry tries it without one" in tool(name, code=4, ASCEND_KERNELS_DEVICE="cpu").stderr
+
+
+def history_run(cases, **more):
+    """A run of two commits with one sample of each case."""
+    commits = [{"hash": letter * 40, "date": date, "subject": letter} for letter, date in (("a", 2), ("b", 1))]
+    device = {"after": {"name": "Some GPU"}, "before": {}, "marks": []}
+    entries = [
+        {"commit": one["hash"], "op": OP, "case": case, "impl": "runs", "samples": [[value] * 3], "device": device}
+        for one in commits
+        for case, value in cases.items()
+    ]
+    return {"version": 1, "commits": commits, "versions": {"torch": "2.11"}, "entries": entries, **more}
+
+
+def test_runs_of_a_history_are_joined_case_by_case():
+    import gpu_history
+
+    first, second = history_run({"one": 1.0, "two": 2.0}), history_run({"two": 9.0, "three": 3.0})
+    found = gpu_history.joined([first, second])
+    values = {(entry["commit"][0], entry["case"]): entry["samples"][0][0] for entry in found["entries"]}
+    assert values == {
+        (c, case): value for c in "ab" for case, value in (("one", 1.0), ("two", 2.0), ("three", 3.0))
+    }
+    assert [commit["subject"] for commit in found["commits"]] == ["b", "a"]  # oldest first
+
+
+@pytest.mark.parametrize("other", ["versions", "device"])
+def test_runs_of_another_environment_are_not_joined(other):
+    import gpu_history
+
+    second = history_run({"three": 3.0})
+    if other == "versions":
+        second["versions"] = {"torch": "2.12"}
+    else:
+        second["entries"][0]["device"] = {"after": {"name": "Another GPU"}}
+    with pytest.raises(ValueError, match="write each for itself"):
+        gpu_history.joined([history_run({"one": 1.0}), second])
 
 
 # ---- everything in one run, and a machine without a network

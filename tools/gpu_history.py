@@ -2,7 +2,8 @@
 
     python tools/gpu_history.py --last 12 --json history.json          # on the device
     python tools/gpu_history.py --specimens FOLDER --json history.json # without git: what tools/carry.py packed
-    python tools/gpu_history.py --from history.json --results .asv/results   # plain asv results, no device needed
+    python tools/gpu_history.py --from history.json --results .asv/results   # plain asv results, no device needed;
+                                                                             # several files: runs of other cases
     python tools/gpu_history.py --dry --last 3 --ops assign_draft_cache_locs --json history.json
 
 Each commit's kernels live in two processes of their own, with today's harness, and give one sample of a case in
@@ -90,7 +91,10 @@ def log(last: int, revisions: list[str]) -> list[Commit]:
 
 
 def work() -> int:
-    """Answer questions on stdin, a JSON line each: {"list": []}, {"ready": [op, case]}, {"sample": impl}."""
+    """Answer questions on stdin, a JSON line each: {"list": []}, {"ready": [op, case, impls]}, {"sample": impl}.
+
+    ready: with implementations, those are right and only made ready to be timed; with None all are verified first.
+    """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a kernel or a compiler prints is no answer
     import ascend_kernels  # before triton
@@ -122,15 +126,19 @@ def work() -> int:
                 }
             elif verb == "ready":
                 ready.clear()
-                op, case = OPS[what[0]], what[1]
-                answer = {}
-                expected = gate.Expected.of(op, case)
-                for impl in impls(op):
-                    verdict = gate.verify(op, case, impl, expected=expected)
-                    answer[impl] = {"state": verdict.state, "reason": verdict.reason[:500]}
-                    if verdict.ok:
-                        ready[impl] = timing.prepare(op.calls()[impl], expected.arguments, place)
-                        answer[impl]["number"] = ready[impl].number
+                op, case, right = OPS[what[0]], what[1], what[2]
+                answer = {impl: {"state": "ok", "reason": ""} for impl in right or ()}
+                if right is None:
+                    expected = gate.Expected.of(op, case)
+                    for impl in impls(op):
+                        verdict = gate.verify(op, case, impl, expected=expected)
+                        answer[impl] = {"state": verdict.state, "reason": verdict.reason[:500]}
+                    del expected  # it can be large
+                inputs = op.cases[case].arguments()
+                for impl, verdict in answer.items():
+                    if verdict["state"] == "ok":
+                        ready[impl] = timing.prepare(op.calls()[impl], inputs, place)
+                        answer[impl] = {**verdict, "number": ready[impl].number}
             else:
                 answer = ready[what].sample()
         except Exception as error:
@@ -289,18 +297,24 @@ def ask_all(workers: Mapping[Key, Worker], lists: Mapping[Key, Any], op: str, ca
         for key in workers
         if isinstance(lists[key], dict) and case in lists[key].get(op, {}).get("cases", ())
     }
-    for key in having:  # nothing is timed yet, so all may work at once
-        workers[key].begin("ready", [op, case])
-    for key, facts in having.items():
-        answer = workers[key].answer()
-        if answer is None or "error" in answer:
-            reason = workers[key].failed or answer["error"]
-            answer = {impl: {"state": "crashed or timed out", "reason": reason} for impl in facts["impls"]}
-        for impl, verdict in answer.items():
-            entries[key, impl] = {
-                "commit": key[0], "op": op, "family": facts["family"], "case": case, "impl": impl, "samples": [],
-                "number": 1, **verdict,
-            }  # fmt: skip
+    # Nothing is timed yet, so all may work at once; the kernels of a commit are verified in its first process.
+    right: dict[str, list[str]] = {}
+    for first in (True, False):
+        asked = {key: facts for key, facts in having.items() if (key[1] == 0) is first}
+        for key in asked:
+            workers[key].begin("ready", [op, case, None if first else right.get(key[0], [])])
+        for key, facts in asked.items():
+            answer = workers[key].answer()
+            if answer is None or "error" in answer:
+                reason = workers[key].failed or answer["error"]
+                answer = {impl: {"state": "crashed or timed out", "reason": reason} for impl in facts["impls"]}
+            for impl, verdict in answer.items():
+                entries[key, impl] = {
+                    "commit": key[0], "op": op, "family": facts["family"], "case": case, "impl": impl,
+                    "samples": [], "number": 1, **verdict,
+                }  # fmt: skip
+                if first and verdict["state"] == "ok":
+                    right.setdefault(key[0], []).append(impl)
     running = [key for key, entry in entries.items() if entry["state"] == "ok"]
     for turn in range(rounds):
         shift = turn % len(running) if running else 0
@@ -346,6 +360,22 @@ def keep(place: Path | None, found: dict[str, Any]) -> None:
 
 
 # ---- plain asv results
+
+
+def joined(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Several runs as one, each of other cases; the first one that has a case keeps it.
+
+    Raises ValueError for runs with other versions or another device: their times are of another environment."""
+    names = {entry["device"]["after"].get("name") for found in runs for entry in found["entries"]}
+    if len(names) > 1 or any(found["versions"] != runs[0]["versions"] for found in runs):
+        raise ValueError("these runs are of several devices or versions; write each for itself")
+    commits, entries, taken = {}, [], set()
+    for found in runs:
+        commits |= {commit["hash"]: commit for commit in found["commits"]}
+        entries += [entry for entry in found["entries"] if (entry["op"], entry["case"]) not in taken]
+        taken |= {(entry["op"], entry["case"]) for entry in found["entries"]}
+    ordered = sorted(commits.values(), key=lambda commit: commit["date"])
+    return {**runs[0], "commits": ordered, "entries": entries}
 
 
 def write(found: Mapping[str, Any], results: Path, machine: str) -> int:
@@ -450,7 +480,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="where samples go, after every case")
     parser.add_argument("--seconds", type=float, default=300, help="start no case after this long (default: 300)")
     parser.add_argument("--dry", action="store_true", help="without a device: times mean nothing")
-    parser.add_argument("--from", dest="source", type=Path, metavar="FILE", help="samples of an earlier run")
+    parser.add_argument(
+        "--from", dest="source", type=Path, nargs="+", metavar="FILE", help="samples of earlier runs"
+    )
     parser.add_argument("--results", type=Path, help="with --from: write plain asv results into this folder")
     parser.add_argument("--machine", help="with --from: name of the machine (default: after the device)")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
@@ -459,7 +491,7 @@ def main(arguments: list[str] | None = None) -> int:
         return work()
     if given.source:
         try:
-            found = json.loads(given.source.read_text())
+            found = joined([json.loads(place.read_text()) for place in given.source])
             if not given.results:
                 raise ValueError("--results FOLDER says where the asv results go")
             name = next((e["device"]["after"].get("name", "") for e in found["entries"]), "") or "device"

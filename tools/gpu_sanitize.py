@@ -122,18 +122,18 @@ def troubles(reading: Reading, wanted: Iterable[str], code: int | None) -> list[
 # ---- jobs
 
 
-def jobs_of(ops: Mapping[str, Any], fuzz: int, largest: int, *, dry: bool) -> list[str]:
-    """`op case impl` for every case of at most `largest` elements, `op case fuzz SEED` for metadata gone wrong."""
+def jobs_of(ops: Mapping[str, Any], fuzz: int, sizes: range, *, dry: bool) -> list[str]:
+    """`op case impl` for every case of so many elements, `op case fuzz SEED` for metadata gone wrong."""
     from ascend_kernels.harness import isolated
 
     named = [(op.name, case) for op in ops.values() for case in (list(op.cases)[:2] if dry else op.cases)]
     work = isolated.each(named, lambda job: _size(ops[job[0]].cases[job[1]]), workers=isolated.workers())
-    sizes = {job: size for job, size, _ in work if size is not None and size <= largest}
+    taken = {job: size for job, size, _ in work if size in sizes}
     found = []
     for op in ops.values():
-        cases = [case for name, case in named if name == op.name and (name, case) in sizes]
+        cases = [case for name, case in named if name == op.name and (name, case) in taken]
         found += [f"{op.name} {case} {impl}" for case in cases for impl in (*op.implementations, *op.gpu)]
-        small = sorted(cases, key=lambda case: sizes[op.name, case])[:4]
+        small = sorted(cases, key=lambda case: taken[op.name, case])[:4]
         found += [f"{op.name} {small[seed % len(small)]} fuzz {seed}" for seed in range(fuzz) if small]
     return found
 
@@ -301,6 +301,9 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="N",
         help=f"elements of a case at most (default: {LARGEST})",
     )
+    parser.add_argument(
+        "--smallest", type=int, default=0, metavar="N", help="elements of a case at least (default: 0)"
+    )
     parser.add_argument("--seconds", type=float, default=360, help="for all tools together (default: 360)")
     parser.add_argument("--workers", type=int, default=min(8, os.cpu_count() or 1), help="processes a tool")
     parser.add_argument("--sanitizer", help="the program (default: compute-sanitizer on PATH)")
@@ -331,7 +334,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 4
     only = {name for name in (given.ops or "").split(",") if name}
     ops = {name: op for name, op in OPS.items() if not only or name in only}
-    jobs = jobs_of(ops, given.fuzz, given.largest, dry=given.dry)
+    jobs = jobs_of(ops, given.fuzz, range(given.smallest, given.largest + 1), dry=given.dry)
     folder = given.json.parent if given.json else Path.cwd()
     begin = time.monotonic()
     runs: list[dict[str, Any]] = []

@@ -99,6 +99,8 @@ def candidates(name: str, sizes: Mapping[str, Any]) -> Iterator[plans.Choice]:
     if name == "eagle.vocabulary":
         for block in (8192, 16384, 32768):
             yield from ({"block": block, "num_warps": warps} for warps in (8, 16, 32))
+    if name == "eagle.draw":
+        yield from ({"num_warps": warps} for warps in (2, 8, 16, 32))
 
 
 def paged(requests: int, longest: int, device: Device) -> Plan:
@@ -135,9 +137,20 @@ def lanes(n: int) -> int:
     return max(8, power_of_two(n))
 
 
-def draw(vocab: int) -> tuple[int, int]:
-    """Side of the square tiles a draw takes from the vocabulary, and their number rounded up to a power of two."""
+@dataclass(frozen=True)
+class Draw:
+    """side: of the square tiles a draw takes from the vocabulary.  tiles: their number rounded up to a power of
+    two.  options: num_warps and the like on a GPU."""
+
+    side: int
+    tiles: int
+    options: Mapping[str, int]
+
+
+def draw(requests: int, vocab: int, device: Device) -> Draw:
+    """Plan for drawing a token a request."""
     if vocab > DRAW_SIDE**3:
         raise PlanError(f"a vocabulary of {vocab}; a draw takes at most {DRAW_SIDE**3} tokens")
     side = min(DRAW_SIDE, max(16, 1 << (power_of_two(vocab).bit_length() // 2)))
-    return side, max(16, power_of_two(-(-vocab // (side * side))))
+    given = plans.choice(MEASURED, "eagle.draw", device, requests=requests, vocab=vocab)
+    return Draw(side, max(16, power_of_two(-(-vocab // (side * side)))), plans.options(given))

@@ -23,14 +23,13 @@ cumulative probability exceeds coin * total.  Nothing left: the last token of th
 
 Source of the algorithm: SGLang, speculative decoding.
 Launch: one request a program.  The walk is scalar; the draw sums tiles of the vocabulary, finds the tile, then
-the row of the tile folded into a square, then the column, with sums over a triangle in place of a prefix sum,
-which an Ascend core would do lane by lane.
+the row of the tile folded into a square, then the column; on Ascend with sums over a triangle in place of a
+prefix sum, which a core would do lane by lane.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
@@ -60,12 +59,15 @@ def _left(probs, tile, vocab, candidates, siblings, first_child, rejected, SIDE:
 
 
 @triton.jit
-def _passing(sums, number, before, goal):
+def _passing(sums, number, before, goal, SCAN: tl.constexpr):
     """The first lane at which `before` plus the sums so far exceeds the goal, and what lies before that lane.
 
     If rounding lets none pass, the last lane that holds anything."""
-    upto = number[None, :] <= number[:, None]
-    reached = before + tl.sum(tl.where(upto, sums[None, :], 0.0), 1)
+    if SCAN:
+        reached = before + tl.cumsum(sums, 0)
+    else:
+        upto = number[None, :] <= number[:, None]
+        reached = before + tl.sum(tl.where(upto, sums[None, :], 0.0), 1)
     passing = tl.min(tl.where(reached > goal, tl.where(sums > 0.0, number, 1e9), 1e9))
     last = tl.max(tl.where(sums > 0.0, number, 0.0))
     lane = tl.minimum(passing, last)
@@ -79,6 +81,7 @@ def sampling_kernel(
     uniform_samples, uniform_samples_for_final_sampling, target_probs,
     predicts, accept_index, accept_token_num, requests, nodes, steps, vocab, threshold_single, threshold_acc,
     NODES: tl.constexpr, STEPS: tl.constexpr, TILES: tl.constexpr, SIDE: tl.constexpr, PROGRAMS: tl.constexpr,
+    SCAN: tl.constexpr,
 ):  # fmt: skip
     lane = tl.arange(0, NODES)
     slot = tl.arange(0, STEPS)
@@ -132,13 +135,13 @@ def sampling_kernel(
             sums += tl.where(tile_number == i, tl.sum(p), 0.0)
         total = tl.sum(sums)
         goal = tl.load(uniform_samples_for_final_sampling + request) * total
-        tile, before = _passing(sums, tile_number, 0.0, goal)
+        tile, before = _passing(sums, tile_number, 0.0, goal, SCAN)
         tile = tile.to(tl.int32)
         p = _left(probs, tile, vocab, candidates + base, retrieve_next_sibling + base, first_child, rejected, SIDE)
         square = tl.reshape(p, [SIDE, SIDE])
-        row, before = _passing(tl.sum(square, 1), number, before, goal)
+        row, before = _passing(tl.sum(square, 1), number, before, goal, SCAN)
         cells = tl.sum(tl.where(number[:, None] == row, square, 0.0), 0)
-        column, before = _passing(cells, number, before, goal)
+        column, before = _passing(cells, number, before, goal, SCAN)
         drawn = tile * (SIDE * SIDE) + (row * SIDE + column).to(tl.int32)
         drawn = tl.where(total > 0.0, drawn, vocab - 1)
         token_at = tl.where(lane == here - base, drawn, token_at)
@@ -149,9 +152,9 @@ def sampling_kernel(
 
 @dataclass(frozen=True)
 class Sampling:
-    """One implementation, with a kernel that takes the arguments of `sampling_kernel`."""
+    """One implementation.  scan: whether the draw takes prefix sums; by default on a GPU."""
 
-    kernel: Any
+    scan: bool | None = None
 
     def launch(
         self,
@@ -165,24 +168,26 @@ class Sampling:
         steps = outputs["accept_index"].shape[1]
         where = device.of(inputs["candidates"])
         made = plan.trees(requests, nodes, where)
-        side, tiles = plan.draw(vocab)
+        draw = plan.draw(requests, vocab, where)
         sizes = {"requests": requests, "nodes": nodes, "steps": steps, "vocab": vocab}
         thresholds = {"threshold_single": threshold_single, "threshold_acc": threshold_acc}
         launch(
-            self.kernel,
+            sampling_kernel,
             (made.programs,),
             {**inputs, **outputs, **sizes, **thresholds},
             {
                 "NODES": made.tile,
                 "STEPS": plan.lanes(steps),
-                "TILES": tiles,
-                "SIDE": side,
+                "TILES": draw.tiles,
+                "SIDE": draw.side,
                 "PROGRAMS": made.programs,
+                "SCAN": not where.ascend if self.scan is None else self.scan,
             },
+            **draw.options,
         )
 
 
-IMPLEMENTATIONS = {"walk": Sampling(sampling_kernel)}
+IMPLEMENTATIONS = {"walk": Sampling()}
 
 
 def tree_speculative_sampling_target_only(

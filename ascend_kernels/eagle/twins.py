@@ -19,7 +19,7 @@ from .fill_accepted_out_cache_loc import Lane, Tile, fill_accepted_out_cache_loc
 from .renorm import Cut
 from .select_top_k_tokens import Selection, select_top_k_tokens, tile_kernel
 from .top_k_renorm_prob import top_k_renorm_prob
-from .tree_speculative_sampling_target_only import Sampling, _left, tree_speculative_sampling_target_only
+from .tree_speculative_sampling_target_only import Sampling, tree_speculative_sampling_target_only
 
 
 @triton.jit
@@ -147,87 +147,6 @@ def integer_bounds_kernel(
             tl.store(out + base + offset, tl.where(p >= cut, p / total, 0.0), mask=offset < vocab)
 
 
-@triton.jit
-def _passing_by_cumsum(sums, number, before, goal):
-    reached = before + tl.cumsum(sums, 0)
-    passing = tl.min(tl.where(reached > goal, tl.where(sums > 0.0, number, 1e9), 1e9))
-    last = tl.max(tl.where(sums > 0.0, number, 0.0))
-    lane = tl.minimum(passing, last)
-    return lane, before + tl.sum(tl.where(number < lane, sums, 0.0))
-
-
-@triton.jit(do_not_specialize=["requests", "nodes", "steps"])
-def cumsum_kernel(
-    candidates, retrieve_index, retrieve_next_token, retrieve_next_sibling,
-    uniform_samples, uniform_samples_for_final_sampling, target_probs,
-    predicts, accept_index, accept_token_num, requests, nodes, steps, vocab, threshold_single, threshold_acc,
-    NODES: tl.constexpr, STEPS: tl.constexpr, TILES: tl.constexpr, SIDE: tl.constexpr, PROGRAMS: tl.constexpr,
-):  # fmt: skip
-    lane = tl.arange(0, NODES)
-    slot = tl.arange(0, STEPS)
-    number = tl.arange(0, SIDE).to(tl.float32)
-    tile_number = tl.arange(0, TILES).to(tl.float32)
-    for request in range(tl.program_id(0), requests, PROGRAMS):
-        base = request * nodes
-        node = 0
-        here = tl.load(retrieve_index + base).to(tl.int32)
-        coin = tl.load(uniform_samples + base)
-        path = tl.where(slot == 0, here, -1)
-        token_at = tl.full([NODES], -1, tl.int32)
-        probe = tl.load(retrieve_next_token + base).to(tl.int32)
-        probe = tl.where(steps > 1, probe, -1)
-        first_child = probe
-        accepted = 0
-        rejected = 0
-        mass = 0.0
-        for _ in range(1, nodes):
-            live = probe >= 0
-            probe = tl.maximum(probe, 0)
-            token = tl.load(candidates + base + probe).to(tl.int32)
-            child = tl.load(retrieve_next_token + base + probe).to(tl.int32)
-            sibling = tl.load(retrieve_next_sibling + base + probe).to(tl.int32)
-            there = tl.load(retrieve_index + base + probe).to(tl.int32)
-            fresh = tl.load(uniform_samples + base + probe)
-            p = tl.load(target_probs + tl.cast(base + node, tl.int64) * vocab + token)
-            mass += tl.where(live, p, 0.0)
-            hit = (coin <= mass / threshold_acc) | (p >= threshold_single)
-            hit = hit & live
-            accepted += hit.to(tl.int32)
-            token_at = tl.where(lane == tl.where(hit, here - base, -1), token, token_at)
-            path = tl.where(slot == tl.where(hit, accepted, -1), there, path)
-            here = tl.where(hit, there, here)
-            node = tl.where(hit, probe, node)
-            coin = tl.where(hit, fresh, coin)
-            mass = tl.where(hit, 0.0, mass)
-            child = tl.where(accepted < steps - 1, child, -1)
-            first_child = tl.where(hit, child, first_child)
-            rejected = tl.where(hit, 0, rejected + live.to(tl.int32))
-            probe = tl.where(live, tl.where(hit, child, sibling), -1)
-
-        probs = target_probs + tl.cast(base + node, tl.int64) * vocab
-        sums = tl.zeros([TILES], tl.float32)
-        for i in range(0, tl.cdiv(vocab, SIDE * SIDE)):
-            p = _left(
-                probs, i, vocab, candidates + base, retrieve_next_sibling + base, first_child, rejected, SIDE
-            )
-            sums += tl.where(tile_number == i, tl.sum(p), 0.0)
-        total = tl.sum(sums)
-        goal = tl.load(uniform_samples_for_final_sampling + request) * total
-        tile, before = _passing_by_cumsum(sums, tile_number, 0.0, goal)
-        tile = tile.to(tl.int32)
-        p = _left(probs, tile, vocab, candidates + base, retrieve_next_sibling + base, first_child, rejected, SIDE)
-        square = tl.reshape(p, [SIDE, SIDE])
-        row, before = _passing_by_cumsum(tl.sum(square, 1), number, before, goal)
-        cells = tl.sum(tl.where(number[:, None] == row, square, 0.0), 0)
-        column, before = _passing_by_cumsum(cells, number, before, goal)
-        drawn = tile * (SIDE * SIDE) + (row * SIDE + column).to(tl.int32)
-        drawn = tl.where(total > 0.0, drawn, vocab - 1)
-        token_at = tl.where(lane == here - base, drawn, token_at)
-        tl.store(predicts + base + lane, token_at, mask=lane < nodes)
-        tl.store(accept_index + request * steps + slot, path, mask=slot < steps)
-        tl.store(accept_token_num + request, accepted)
-
-
 SELECT = {
     "one-request": Twin(
         functools.partial(select_top_k_tokens, impl=Selection(tile_kernel, rows=True, group=1)),
@@ -260,7 +179,7 @@ TOP_K = {
 
 SAMPLING = {
     "cumsum": Twin(
-        functools.partial(tree_speculative_sampling_target_only, impl=Sampling(cumsum_kernel)),
+        functools.partial(tree_speculative_sampling_target_only, impl=Sampling(scan=True)),
         "tl.cumsum in the draw instead of sums over a triangle",
     ),
 }

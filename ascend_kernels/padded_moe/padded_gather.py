@@ -202,7 +202,7 @@ def gather_block_kernel(
 
 @dataclass(frozen=True)
 class Routing:
-    """The checked arguments of a gather beside x, and its result."""
+    """The checked arguments of a gather beside x."""
 
     indices: torch.Tensor
     bin_ids: torch.Tensor
@@ -211,14 +211,29 @@ class Routing:
     padded_bins: torch.Tensor
     top_k: int
 
-    def positions(self, x: torch.Tensor, out: torch.Tensor, run: int) -> dict[str, Any]:
+    def positions(self, x: torch.Tensor, run: int) -> dict[str, Any]:
         """Arguments of a kernel that walks over sorted positions."""
         return {
             "x": x, "indices": self.indices, "bin_ids": self.bin_ids, "weights": rows.as_bits(self.weights),
-            "bins": self.bins,
-            "padded_bins": self.padded_bins, "out": out, "assignments": len(self.indices),
-            "output_rows": len(out), "run": run,
+            "bins": self.bins, "padded_bins": self.padded_bins, "out": None, "assignments": len(self.indices),
+            "output_rows": None, "run": run,
         }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A launch that lacks only its result: `out` and `output_rows` of the arguments are still None."""
+
+    kernel: Any
+    made: plan.Plan
+    args: dict[str, Any]
+
+    def into(self, out: torch.Tensor) -> None:
+        """Launch."""
+        launch(
+            self.kernel, self.made.grid, {**self.args, "out": out, "output_rows": len(out)},
+            self.made.constants, **self.made.options,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -233,32 +248,31 @@ class Each:
     one_each: bool = False
     bits: bool = True
 
-    def launch(self, x: torch.Tensor, routing: Routing, out: torch.Tensor) -> None:
-        """Launch on checked arguments.  Raises PlanError before anything is written."""
+    def ready(self, x: torch.Tensor, routing: Routing) -> Ready:
+        """All that needs no result, for checked arguments.  Raises PlanError."""
         made = plan.gather_each(
             len(routing.indices), len(routing.bins), routing.top_k, x.shape[1], x.element_size(),
             routing.weights is not None, device.of(x), self.tile, self.one_each,
         )  # fmt: skip
-        args = routing.positions(x, out, made.run)
+        args = routing.positions(x, made.run)
         if not self.bits:
             args["weights"] = routing.weights
-        launch(self.kernel, made.grid, args, made.constants, **made.options)
+        return Ready(self.kernel, made, args)
 
 
 @dataclass(frozen=True)
 class Slices:
     """Rows of one expert collected in UB by `insert_slice`, then stored together."""
 
-    def launch(self, x: torch.Tensor, routing: Routing, out: torch.Tensor) -> None:
-        """As Each.launch.  Raises Unsupported where Triton has no insert_slice."""
+    def ready(self, x: torch.Tensor, routing: Routing) -> Ready:
+        """As Each.ready.  Raises Unsupported where Triton has no insert_slice."""
         if not hasattr(tl, "insert_slice"):
             raise Unsupported("impl='slices' needs insert_slice, which only triton-ascend has")
         made = plan.gather_slices(
             len(routing.indices), len(routing.bins), routing.top_k, x.shape[1], x.element_size(),
             routing.weights is not None, device.of(x),
         )  # fmt: skip
-        args = routing.positions(x, out, made.run)
-        launch(gather_slices_kernel, made.grid, args, made.constants, **made.options)
+        return Ready(gather_slices_kernel, made, routing.positions(x, made.run))
 
 
 @dataclass(frozen=True)
@@ -269,14 +283,13 @@ class Blocks:
 
     given: Mapping[str, Any] | None = None
 
-    def launch(self, x: torch.Tensor, routing: Routing, out: torch.Tensor) -> None:
-        """As Each.launch."""
+    def ready(self, x: torch.Tensor, routing: Routing) -> Ready:
+        """As Each.ready."""
         made = plan.gather_blocks(
             len(routing.indices), len(routing.bins), routing.top_k, x.shape[1], x.element_size(), device.of(x),
             self.given,
         )  # fmt: skip
-        args = routing.positions(x, out, made.run)
-        launch(gather_block_kernel, made.grid, args, made.constants, **made.options)
+        return Ready(gather_block_kernel, made, routing.positions(x, made.run))
 
 
 @dataclass(frozen=True)
@@ -285,8 +298,8 @@ class Tokens:
 
     given: Mapping[str, Any] | None = None
 
-    def launch(self, x: torch.Tensor, routing: Routing, out: torch.Tensor) -> None:
-        """As Each.launch."""
+    def ready(self, x: torch.Tensor, routing: Routing) -> Ready:
+        """As Each.ready."""
         made = plan.gather_tokens(
             len(x), len(routing.bins), routing.top_k, x.shape[1], x.element_size(),
             routing.weights is not None, device.of(x), self.given,
@@ -294,21 +307,21 @@ class Tokens:
         placed = rows.place(routing.indices, routing.bin_ids, routing.bins, routing.padded_bins)
         args = {
             "x": x, "rows": placed, "weights": rows.as_bits(routing.weights), "bins": routing.bins,
-            "padded_bins": routing.padded_bins, "out": out, "output_rows": len(out), "tokens": len(x),
+            "padded_bins": routing.padded_bins, "out": None, "output_rows": None, "tokens": len(x),
             "run": made.run,
         }  # fmt: skip
-        launch(gather_tokens_kernel, made.grid, args, made.constants, **made.options)
+        return Ready(gather_tokens_kernel, made, args)
 
 
 @dataclass(frozen=True)
 class Planned:
     """The form that suits the device and the sizes."""
 
-    def launch(self, x: torch.Tensor, routing: Routing, out: torch.Tensor) -> None:
-        """As Each.launch."""
+    def ready(self, x: torch.Tensor, routing: Routing) -> Ready:
+        """As Each.ready."""
         row = x.shape[1] * x.element_size()
         form = plan.gather_form(len(routing.indices), routing.top_k, row, device.of(x))
-        IMPLEMENTATIONS[form].launch(x, routing, out)
+        return IMPLEMENTATIONS[form].ready(x, routing)
 
 
 Gather = Planned | Each | Slices | Blocks | Tokens
@@ -349,8 +362,9 @@ def padded_gather(
     gather = check.implementation(impl, IMPLEMENTATIONS)
     if validate:
         rows.check_values(indices, bin_ids, bins, padded_bins, "output_rows", output_rows)
-    if output_rows is None:
+    ready = gather.ready(x, Routing(indices, bin_ids, weights, bins, padded_bins, top_k))
+    if output_rows is None:  # as late as can be: what is above happens while the device still works
         output_rows = int(padded_bins[-1])
     out = torch.empty(output_rows, x.shape[1], dtype=x.dtype, device=x.device)
-    gather.launch(x, Routing(indices, bin_ids, weights, bins, padded_bins, top_k), out)
+    ready.into(out)
     return out
