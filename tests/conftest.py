@@ -6,14 +6,14 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-# No test depends on how fast the machine is.
-hypothesis.settings.register_profile("no_deadline", hypothesis.settings.default, deadline=None)
-hypothesis.settings.load_profile("no_deadline")
-
 os.environ.setdefault("ASCEND_PERF_CACHE", str(Path(__file__).parent.parent / ".asv" / "cache"))
 os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
 
 import ascend_kernels  # noqa: F401  before any test imports triton: it switches the interpreter on
+
+# No test depends on how fast the machine is.
+hypothesis.settings.register_profile("no_deadline", hypothesis.settings.default, deadline=None)
+hypothesis.settings.load_profile("no_deadline")
 
 
 def pytest_collection_modifyitems(items):
