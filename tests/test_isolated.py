@@ -59,6 +59,13 @@ def test_a_job_without_end_is_ended():
     assert "no end after 1 s" in rows[1][2]
 
 
+def test_what_has_no_outcome_in_time_is_given_up_without_a_word():
+    begin = time.monotonic()
+    rows = list(isolated.each(range(4), lambda job: time.sleep(60 * (job > 0)), workers=2, until=begin + 2))
+    assert [job for job, *_ in rows] == [0]
+    assert time.monotonic() - begin < 60
+
+
 def test_deaths_in_a_row_give_up_the_rest():
     rows = ended(range(6), lambda job: os._exit(1))
     assert sum("not tried" in row[2] for row in rows) == 3

@@ -553,3 +553,34 @@ def test_more_assignments_than_a_grid_may_have_programs_in_compiled_code():
 def test_public_names():
     for name in moe.__all__:
         assert getattr(ascend_kernels, name) is getattr(moe, name)
+
+
+@pytest.mark.parametrize(
+    ("assignments", "top_k", "row", "waits", "form"),
+    [
+        (65536, 4, 2048, False, "tokens"),  # 128 MB: rows are read from memory again
+        (65536, 4, 2048, True, "blocks"),  # one launch, since the host has to wait for the last call's
+        (131072, 8, 14336, True, "tokens"),  # 1.8 GB
+        (65536, 1, 2048, False, "blocks"),  # every row is read once
+        (2048, 2, 3072, False, "blocks"),
+    ],
+)
+def test_the_form_of_a_gather_on_a_gpu(assignments, top_k, row, waits, form):
+    assert plan.gather_form(assignments, top_k, row, waits, GPU) == form
+    assert plan.gather_form(assignments, top_k, row, waits, NPU) == "each"
+
+
+def test_what_a_gather_needs_is_made_ready_before_the_host_waits():
+    """The size of the result is read when everything else is done, so that the device works meanwhile."""
+    arguments = OPS["padded_gather"].cases["waits"].arguments()
+    order = []
+
+    class Watched(torch.Tensor):
+        def __int__(self):
+            order.append("read")
+            return int(self.as_subclass(torch.Tensor))
+
+    arguments["padded_bins"] = arguments["padded_bins"].as_subclass(Watched)
+    with run_with(lambda launch: order.append(launch.kernel.__name__)):
+        moe.padded_gather(**arguments, impl="tokens")
+    assert order == ["place_each_kernel", "read", "gather_tokens_kernel"]

@@ -100,7 +100,7 @@ def candidates(name: str, sizes: Mapping[str, Any]) -> Iterator[plans.Choice]:
         for block in (8192, 16384, 32768):
             yield from ({"block": block, "num_warps": warps} for warps in (8, 16, 32))
     if name == "eagle.draw":
-        yield from ({"num_warps": warps} for warps in (2, 8, 16, 32))
+        yield from ({"num_warps": warps} for warps in (4, 16, 32))
 
 
 def paged(requests: int, longest: int, device: Device) -> Plan:
@@ -153,4 +153,6 @@ def draw(requests: int, vocab: int, device: Device) -> Draw:
         raise PlanError(f"a vocabulary of {vocab}; a draw takes at most {DRAW_SIDE**3} tokens")
     side = min(DRAW_SIDE, max(16, 1 << (power_of_two(vocab).bit_length() // 2)))
     given = plans.choice(MEASURED, "eagle.draw", device, requests=requests, vocab=vocab)
-    return Draw(side, max(16, power_of_two(-(-vocab // (side * side)))), plans.options(given))
+    # Eight warps were faster than four at every size measured: see docs/devices.md.
+    options = {} if device.ascend else {"num_warps": 8, **plans.options(given)}
+    return Draw(side, max(16, power_of_two(-(-vocab // (side * side)))), options)

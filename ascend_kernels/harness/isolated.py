@@ -7,6 +7,7 @@ own job and no other.  What was done before is kept.
 from __future__ import annotations
 
 import gc
+import math
 import multiprocessing
 import os
 import signal
@@ -42,19 +43,20 @@ def each(
     seconds: float = 900,
     workers: int = 1,
     group: Callable[[Job], Any] = id,
+    until: float = math.inf,
 ) -> Iterator[tuple[Job, Any, str]]:
     """(job, outcome, reason) as they end; an outcome is None where the reason says why.
 
     One worker takes the jobs in order.  Several go on with jobs of the group they were in, which share what they
     have made ready, and otherwise prefer a group that no other works on.  Children are forked, so nothing in this
     process may have started the device.  After MOST_DEATHS children in a row that did not finish a job, the rest
-    of the jobs is given up.
+    of the jobs is given up.  So are those that have no outcome at `until` on the monotonic clock, without a word.
     """
     rest = list(range(len(jobs)))
     children: list[_Child] = []
     failures = 0
     try:
-        while rest or any(child.job is not None for child in children):
+        while time.monotonic() < until and (rest or any(child.job is not None for child in children)):
             while rest and failures < MOST_DEATHS:
                 child = next((c for c in children if c.job is None), None)
                 if child is None:
@@ -70,7 +72,7 @@ def each(
                     child.late = True
             pipes = {c.pipe: c for c in children if c.job is not None}
             if pipes:
-                deadline = min(c.started + seconds for c in pipes.values()) - time.monotonic()
+                deadline = min(until, *(c.started + seconds for c in pipes.values())) - time.monotonic()
                 for pipe in wait(list(pipes), timeout=max(0.05, deadline)):
                     child = pipes[pipe]  # type: ignore[index]
                     job = jobs[child.job]

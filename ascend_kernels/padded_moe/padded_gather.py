@@ -202,7 +202,7 @@ def gather_block_kernel(
 
 @dataclass(frozen=True)
 class Routing:
-    """The checked arguments of a gather beside x."""
+    """The checked arguments of a gather beside x.  waits: the size of the result is on the device."""
 
     indices: torch.Tensor
     bin_ids: torch.Tensor
@@ -210,6 +210,7 @@ class Routing:
     bins: torch.Tensor
     padded_bins: torch.Tensor
     top_k: int
+    waits: bool
 
     def positions(self, x: torch.Tensor, run: int) -> dict[str, Any]:
         """Arguments of a kernel that walks over sorted positions."""
@@ -320,7 +321,7 @@ class Planned:
     def ready(self, x: torch.Tensor, routing: Routing) -> Ready:
         """As Each.ready."""
         row = x.shape[1] * x.element_size()
-        form = plan.gather_form(len(routing.indices), routing.top_k, row, device.of(x))
+        form = plan.gather_form(len(routing.indices), routing.top_k, row, routing.waits, device.of(x))
         return IMPLEMENTATIONS[form].ready(x, routing)
 
 
@@ -362,7 +363,8 @@ def padded_gather(
     gather = check.implementation(impl, IMPLEMENTATIONS)
     if validate:
         rows.check_values(indices, bin_ids, bins, padded_bins, "output_rows", output_rows)
-    ready = gather.ready(x, Routing(indices, bin_ids, weights, bins, padded_bins, top_k))
+    routing = Routing(indices, bin_ids, weights, bins, padded_bins, top_k, output_rows is None)
+    ready = gather.ready(x, routing)
     if output_rows is None:  # as late as can be: what is above happens while the device still works
         output_rows = int(padded_bins[-1])
     out = torch.empty(output_rows, x.shape[1], dtype=x.dtype, device=x.device)

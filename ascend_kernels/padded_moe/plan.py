@@ -23,6 +23,7 @@ SLICE_ROWS = 8  # rows of one store, where a form collects them in UB
 MOST_UNROLLED = 8  # terms of a scatter's sum written out one by one
 SEARCHED = (128, 1024)  # assignments up to which a GPU program looks for its rows itself, which saves a launch
 READ_AGAIN = 32 << 20  # bytes of assigned rows above which a GPU no longer finds them in its L2 cache
+READ_AGAIN_WAITING = 256 << 20  # the same where the host waits in every call and a second launch costs its time
 
 
 @dataclass(frozen=True)
@@ -79,11 +80,12 @@ def place(assignments: int, device: Device) -> Plan:
     return Plan((programs,), run, {"BLOCK": 128}, {"num_warps": 4})
 
 
-def gather_form(assignments: int, top_k: int, row_bytes: int, device: Device) -> str:
-    """Implementation of the gather that suits the sizes."""
+def gather_form(assignments: int, top_k: int, row_bytes: int, waits: bool, device: Device) -> str:
+    """Implementation of the gather that suits the sizes.  waits: the host reads the size of the result first."""
     if device.ascend:
         return "each"
-    return "tokens" if top_k > 1 and assignments * row_bytes >= READ_AGAIN else "blocks"
+    again = READ_AGAIN_WAITING if waits else READ_AGAIN
+    return "tokens" if top_k > 1 and assignments * row_bytes >= again else "blocks"
 
 
 def gather_each(
