@@ -402,6 +402,49 @@ def test_runs_of_another_environment_are_not_joined(other):
         gpu_history.joined([history_run({"one": 1.0}), second])
 
 
+STAND_IN = """
+import json, os, sys
+for line in sys.stdin:
+    [(verb, what)] = json.loads(line).items()
+    answer = {{"form": {{"state": "ok", "reason": ""}}}}
+    if verb == "sample":
+        answer = [1.0, 2.0, 3.0]
+    elif what[1] in {bad}:
+        answer = {{"form": {{"state": "crashed", "reason": "bad address"}}, "lost": "no answer"}}
+    elif what[1] == "silent death":
+        os._exit(7)
+    print(json.dumps(answer), flush=True)
+    if "lost" in answer:
+        sys.exit(1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("cases", "bad", "states"),
+    [
+        (["a", "b", "c"], ["b"], ["ok", "crashed", "ok"]),
+        (["a", "silent death", "c"], [], ["ok", "crashed or timed out", "ok"]),
+        # Lost again and again, so it is the device: nobody waits for more of it.
+        (["a", "b", "c", "d", "e"], list("abcd"), ["crashed"] * 3 + ["crashed or timed out"] * 2),
+    ],
+)
+def test_a_lost_device_costs_a_commit_its_case(cases, bad, states, tmp_path, monkeypatch):
+    import gpu_history
+
+    monkeypatch.setattr(gpu_history, "WORKER", (sys.executable, "-c", STAND_IN.format(bad=bad)))
+    key = ("c" * 40, 0)
+    workers = {key: gpu_history.Worker(tmp_path, dry=True)}
+    lists = {key: {OP: {"family": "token_pool", "cases": cases, "impls": ["form"]}}}
+    found = []
+    for case in cases:
+        workers[key].revive()
+        found += gpu_history.ask_all(workers, lists, OP, case, 2)
+    workers[key].close()
+    assert [entry["state"] for entry in found] == states
+    assert all(bool(entry["samples"]) == (entry["state"] == "ok") for entry in found)
+    assert all("the device was lost: no answer" in entry["reason"] for entry in found[3:])
+
+
 # ---- everything in one run, and a machine without a network
 
 

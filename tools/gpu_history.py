@@ -33,7 +33,8 @@ PACKAGE = "ascend_kernels"
 ROUNDS = 8
 PROCESSES = 2  # of a commit: where the memory of one lies changes the time of a small kernel
 METRICS = ("device_time", "device_time_cold", "host_time")  # as a sample lists them
-CASE_SECONDS = 120  # a commit that gives no answer to one question for this long is left out from there on
+CASE_SECONDS = 120  # a process that gives no answer to one question for this long is ended
+MOST_DEATHS = 3  # of a commit's processes in a row; the commit is left out from there on
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,7 @@ def work() -> int:
     """Answer questions on stdin, a JSON line each: {"list": []}, {"ready": [op, case, impls]}, {"sample": impl}.
 
     ready: with implementations, those are right and only made ready to be timed; with None all are verified first.
+    An answer with "lost" is the last one: the device answers this process no more.
     """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a kernel or a compiler prints is no answer
@@ -106,6 +108,7 @@ def work() -> int:
     from ascend_kernels.registry import OPS
 
     place = device.kind()
+    module = device.module(place)
     if place == "dry":
         import torch
 
@@ -143,25 +146,44 @@ def work() -> int:
                 answer = ready[what].sample()
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}"[:500]}
+        lost = device.lost(module)
+        if lost:
+            answer = {**(answer if isinstance(answer, dict) else {"error": lost}), "lost": lost}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
+        if lost:
+            return 1
     return 0
 
 
+WORKER = (sys.executable, str(Path(__file__).resolve()), "--worker")
+
+
 class Worker:
-    """The process of one commit."""
+    """A process of one commit, and another one after it has ended."""
 
     def __init__(self, specimen: Path, dry: bool) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(specimen), str(ROOT)])}
-        environment.pop("PYTHONSAFEPATH", None)
+        self.specimen = specimen
+        self.environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(specimen), str(ROOT)])}
+        self.environment.pop("PYTHONSAFEPATH", None)
         if dry:
-            environment["ASCEND_KERNELS_DEVICE"] = "dry"
+            self.environment["ASCEND_KERNELS_DEVICE"] = "dry"
+        self.deaths = 0
+        self._start()
+
+    def _start(self) -> None:
         self.log = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).resolve()), "--worker"], stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=self.log, text=True, env=environment, cwd=specimen,
+            WORKER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True,
+            env=self.environment, cwd=self.specimen,
         )  # fmt: skip
         self.failed = ""
+
+    def revive(self) -> None:
+        """A new process where there is none, up to MOST_DEATHS of them without a case that went well."""
+        if self.failed and self.deaths < MOST_DEATHS:
+            self.close()
+            self._start()
 
     def ask(self, verb: str, what: Any) -> Any:
         """The answer, or None when the process is gone or silent; `failed` says why from then on."""
@@ -190,10 +212,16 @@ class Worker:
                 self.process.kill()
                 return self._gone(f"no answer in {CASE_SECONDS} s")
         line = self.process.stdout.readline()
-        return json.loads(line) if line else self._gone("the process ended")
+        if not line:
+            return self._gone("the process ended")
+        answer = json.loads(line)
+        if isinstance(answer, dict) and (lost := answer.pop("lost", "")):
+            self._gone(f"the device was lost: {lost}")
+        return answer
 
     def _gone(self, why: str) -> None:
-        self.process.wait()
+        self.deaths += 1
+        self._end()
         self.log.seek(0)
         last = self.log.read().strip().splitlines()[-1:]
         self.failed = f"{why} ({last[0][:300] if last else f'exit code {self.process.returncode}'})"
@@ -202,6 +230,9 @@ class Worker:
         """End the process."""
         if self.process.stdin:
             self.process.stdin.close()
+        self._end()
+
+    def _end(self) -> None:
         try:
             self.process.wait(20)
         except subprocess.TimeoutExpired:
@@ -245,6 +276,9 @@ def measure(commits: list[Commit], folder: Path, given: argparse.Namespace) -> d
             for case in spread(facts["cases"], given.cases)
         )
         for op, case in questions:
+            for worker in workers.values():
+                worker.revive()
+            own |= {worker.process.pid for worker in workers.values()}
             before = state.read(place, module)
             entries = ask_all(workers, lists, op, case, 2 if given.dry else ROUNDS)
             after = state.read(place, module)
@@ -323,6 +357,7 @@ def ask_all(workers: Mapping[Key, Worker], lists: Mapping[Key, Any], op: str, ca
             sample = workers[key].ask("sample", impl)
             if isinstance(sample, list):
                 entry["samples"].append(sample)
+                workers[key].deaths = 0
             elif entry["state"] == "ok":
                 reason = workers[key].failed or sample["error"]
                 entry |= {"state": "crashed or timed out", "reason": reason, "samples": []}

@@ -121,3 +121,12 @@ def _present(kind: str, index: int) -> Device:
             raise RuntimeError(f"torch.npu reports no vector core count for {facts.name}; update torch_npu")
         return Device("npu", str(facts.name), int(cores or known.cores), known.ub_bytes if known else 196608)
     return Device("cuda", str(facts.name), int(facts.multi_processor_count), 0)
+
+
+def lost(module: Any) -> str:
+    """Why the device no longer answers, or an empty string."""
+    try:
+        module.synchronize()
+    except RuntimeError as error:
+        return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+    return ""

@@ -428,7 +428,7 @@ def _measure_case(op: Op, case: str) -> dict[str, Entry]:
             continue
         _record(op, "Measured", case, impl, {"state": CRASHED, "reason": "the process ended before a verdict"})
         entries[impl] = _guarded(lambda o, c, i: _entry(verify(o, c, i, expected=_expected(o, c))), op, case, impl)
-        lost = _lost(module)
+        lost = device.lost(module)
         if lost:
             reason = entries[impl]["reason"] or lost
             entries[impl] = {"state": CRASHED, "reason": f"the device was lost: {reason}"}
@@ -457,7 +457,7 @@ def _time_case(op: Op, case: str, right: list[str]) -> dict[str, Entry]:
         timed = timing.measure(calls, _expected(op, case).arguments, place, rounds=rounds)
         after = state.read(place, module)
     except Exception as error:
-        lost = _lost(module)
+        lost = device.lost(module)
         if lost:
             why = f"{type(error).__name__}: {error}"
             raise isolated.LastJob(_without_numbers(entries, right, why)) from None
@@ -474,15 +474,6 @@ def _time_case(op: Op, case: str, right: list[str]) -> dict[str, Entry]:
         }
         entries[impl] = {"state": OK, "values": values, "device": kept, "again": {}, "notes": list(one.notes)}
     return entries
-
-
-def _lost(module: Any) -> str:
-    """Why the device no longer answers, or an empty string."""
-    try:
-        module.synchronize()
-    except RuntimeError as error:
-        return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
-    return ""
 
 
 def _without_numbers(
