@@ -26,8 +26,10 @@ from hypothesis import strategies as st
 from ascend_model.compile import Compiled
 from ascend_model.markup import LIMIT
 from dashboards import cli
-from dashboards.pages import build, data, event, example, kernel, markup, serve, source
+from dashboards.events import IMPROVEMENT, find_events, group_events
+from dashboards.pages import build, data, event, example, kernel, markup, overview, serve, source
 from dashboards.pages.view import slug
+from dashboards.results import load
 from dashboards.series import STATES
 
 KERNEL = "kernel/token_pool.assign.html"
@@ -572,11 +574,42 @@ def test_empty_results_folder(tmp_path):
 
 
 def test_example_is_small_and_shows_events_and_twins(tmp_path):
-    assert sum(path.stat().st_size for path in example.FOLDER.rglob("*")) < 600_000
+    assert sum(path.stat().st_size for path in example.FOLDER.rglob("*")) < 1_200_000
     site = tmp_path / "site"
     build.build(example.FOLDER, Path(__file__).parents[1], site, cache=None)
     assert event_pages(site)
     assert "⚠" in read(site, "kernel/token_pool.assign_req_to_token_pool.html").text
+
+
+def test_example_has_a_history_of_a_device(tmp_path):
+    """Sixteen commits on one H200: what changed is found, what did not change is called noise."""
+    found = load(example.FOLDER, None, cache=None)
+    rows = [row for row, one in enumerate(found.series) if one.machine == "nvidia-h200"]
+    measured = np.isfinite(found.value[rows]).any(axis=0)
+    assert measured.sum() == 16 and len(rows) > 100
+    build.build(example.FOLDER, None, tmp_path, cache=None)
+    page = read(tmp_path)
+    (table,) = (a for t, a in page.tags if t == "table" and a.get("data-machine") == "nvidia-h200")
+    hashes = [one.hash[:10] for one, ran in zip(found.commits, measured) if ran]
+    assert (table["data-base"], table["data-newest"]) == (hashes[0], hashes[-1])
+    assert "≈" in page.text
+    large = {
+        (one.op, one.first_bad[:7], one.kind)
+        for one in group_events(find_events(found))
+        if not one.modelled and abs(one.size) > 0.1
+    }
+    assert large == {
+        ("kpool_compress_and_write_cache", "63a3182", IMPROVEMENT),
+        ("top_p_renorm_prob", "49b3e47", IMPROVEMENT),
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "noise", "words"),
+    [(0.03, 0.0, "▲+3.0 %"), (0.03, 0.05, "≈"), (-0.03, 0.05, "≈"), (-0.06, 0.05, "▼-6.0 %"), (0.0, 0.05, "=")],
+)
+def test_a_change_within_noise_is_none(change, noise, words):
+    assert overview.tone_of(change, "lower", noise)[0] == words
 
 
 def test_one_commit(tmp_path):

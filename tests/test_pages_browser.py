@@ -10,7 +10,7 @@ import measured_runs
 import page_history
 import pytest
 
-from dashboards.pages import build
+from dashboards.pages import build, example
 
 api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = next(
@@ -321,6 +321,24 @@ def test_heat_map_follows_its_baseline(site, visit):
     page.click("table.heat[data-kind=modelled] .cell[data-case=large]")
     until(page, f"{READY} === 'charts'")
     assert page.input_value("[data-control=case][data-kind=modelled]") == "large"
+
+
+def test_heat_map_of_each_machine_shows_its_own_newest_commit(tmp_path, visit):
+    """The example holds two machines, and neither measured the newest commit of the other."""
+    build.build(example.FOLDER, None, tmp_path, cache=None)
+    page = visit().go(tmp_path, "index.html")
+    for kind in ("measured", "modelled"):
+        section = f"section:has(table.heat[data-kind={kind}])"
+        cells = page.locator(f"table.heat[data-kind={kind}] .cell b")
+        before = cells.all_inner_texts()
+        chosen = page.locator(f"{section} [data-heat=base]")
+        base = chosen.input_value()
+        newest = page.get_attribute(f"table.heat[data-kind={kind}]", "data-newest")
+        own = page.locator(f"{section} [data-heat=base] option", has_text=newest).get_attribute("value")
+        chosen.select_option(own)
+        assert set(cells.all_inner_texts()) <= {"=", "·"}  # the newest commit against itself
+        chosen.select_option(base)
+        assert cells.all_inner_texts() == before
 
 
 def test_compare(site, visit):

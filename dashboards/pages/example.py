@@ -14,7 +14,8 @@ FOLDER = Path(__file__).parent / "example"
 
 
 def compact(results: Path, out: Path) -> None:
-    """Copies what the pages read: result files, the last word of each sidecar, the code of ops' own kernels."""
+    """Copies what the pages read: result files, the last word of each sidecar, the code of ops' own kernels.  Of a
+    device the state after a case, since a hundred cases would say the same of before."""
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     known = json.loads((results / "benchmarks.json").read_text())
@@ -37,6 +38,8 @@ def compact(results: Path, out: Path) -> None:
         for one in last.values():
             if one["role"] == "op":
                 codes.update(one["code"].split("+"))
+            if one.get("device"):
+                one["device"].pop("before", None)
         (out / "states" / path.name).write_text("".join(json.dumps(one) + "\n" for one in last.values()))
     (out / "code").mkdir()
     for code in sorted(codes):

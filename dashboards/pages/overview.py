@@ -24,6 +24,7 @@ from dashboards.pages.view import (
 )
 from dashboards.series import OK, SILENT_STATES, STATES
 from dashboards.text import change as percent
+from dashboards.trust import noise_floors
 
 LISTED_EVENTS = 200
 # Of these, the rest stays folded until somebody asks for it or filters.
@@ -277,6 +278,7 @@ def heat_data(view: View) -> str:
     length = len(view.history.commits)
     keep = max(2, min(length, HEAT_BYTES // (8 * max(len(rows), 1))))
     start = length - min(keep, length)
+    noise = _noise(view, [one["row"] for one in rows])
     return data.script(
         "heat",
         {
@@ -290,6 +292,7 @@ def heat_data(view: View) -> str:
                     data.shown(view.history.series[one["row"]].case),
                     view.history.series[one["row"]].direction,
                     data.numbers(view.history.value[one["row"], start:]),
+                    round(noise.get(one["row"], 0.0), 5),
                 ]
                 for one in rows
             ],
@@ -297,10 +300,19 @@ def heat_data(view: View) -> str:
     )
 
 
+def _noise(view: View, rows: Sequence[int]) -> dict[int, float]:
+    """Relative change below which a measured row's newest run cannot tell one from none, where that is known."""
+    newest = {int(view.last[row]) for row in rows if not view.history.series[row].deterministic}
+    floors = {column: noise_floors(view.history, column) for column in newest if column >= 0}
+    known = {row: floors.get(int(view.last[row]), {}).get(row) for row in rows}
+    return {row: floor.least for row, floor in known.items() if floor}
+
+
 def _heat(view: View) -> list[Markup]:
     """op x case, for each kind of number and machine: the newest value against the baseline."""
     rows = heat_rows(view)
     history = view.history
+    noise = _noise(view, [one["row"] for one in rows])
     found = []
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for one in rows:
@@ -310,14 +322,17 @@ def _heat(view: View) -> list[Markup]:
         first = next((one for one in LEADING if one in metrics), metrics[0])
         kernels = list(dict.fromkeys(one["kernel"].slug for one in some))
         by_slug = {one["kernel"].slug: one["kernel"] for one in some}
-        newest = max(int(view.last[one["row"]]) for one in some)
-        base = max(0, newest - BASELINE)
+        # Commits that this machine measured: another one's say nothing of it.
+        measured = np.flatnonzero(np.isfinite(history.value[[one["row"] for one in some]]).any(axis=0))
+        newest = int(measured[-1])
+        base = int(measured[max(0, len(measured) - 1 - BASELINE)])
         lines = []
         for name in kernels:
             cells = []
             for one in (one for one in some if one["kernel"].slug == name and one["metric"] == first):
                 series = history.series[one["row"]]
-                cells.append(_cell(view, one["row"], base, newest, by_slug[name].path, data.shown(series.case)))
+                path, case, floor = by_slug[name].path, data.shown(series.case), noise.get(one["row"], 0.0)
+                cells.append(_cell(view, one["row"], base, newest, path, case, floor))
             lines.append(
                 tag(
                     "tr",
@@ -354,6 +369,7 @@ def _heat(view: View) -> list[Markup]:
             data_kind=kind,
             data_machine=data.shown(machine),
             data_base=history.commits[base].hash[:10],
+            data_newest=history.commits[newest].hash[:10],
         )
         found.append(
             tag(
@@ -368,7 +384,8 @@ def _heat(view: View) -> list[Markup]:
                 controls,
                 tag(
                     "p",
-                    "Newest commit against the baseline; ▲ worse, ▼ better, = no change, ✗ not ok.",
+                    "Newest commit against the baseline; ▲ worse, ▼ better, = no change, "
+                    "≈ within the noise of the run, ✗ not ok.",
                     class_="dim legend",
                 ),
                 body,
@@ -378,7 +395,7 @@ def _heat(view: View) -> list[Markup]:
     return found
 
 
-def _cell(view: View, row: int, base: int, newest: int, path: str, case: str) -> Markup:
+def _cell(view: View, row: int, base: int, newest: int, path: str, case: str, noise: float) -> Markup:
     history = view.history
     now, before = history.value[row, newest], history.value[row, base]
     state = history.state_name(row, newest)
@@ -389,8 +406,10 @@ def _cell(view: View, row: int, base: int, newest: int, path: str, case: str) ->
             tone += " fails"
     else:
         change = (now - before) / before if before else (0.0 if now == before else float("nan"))
-        said, tone = tone_of(change, one.direction)
+        said, tone = tone_of(change, one.direction, noise)
         title = f"{case}: {quantity(before, one.unit)} → {quantity(now, one.unit)}"
+        if said == "≈":
+            title += f", {percent(change)}, which is noise up to {100 * noise:.1f} %"
     return tag(
         "a",
         tag("i", text(case or "all", 18)),
@@ -402,12 +421,14 @@ def _cell(view: View, row: int, base: int, newest: int, path: str, case: str) ->
     )
 
 
-def tone_of(change: float, direction: str) -> tuple[str, str]:
-    """What a cell says and how strong it looks."""
+def tone_of(change: float, direction: str, noise: float = 0.0) -> tuple[str, str]:
+    """What a cell says and how strong it looks; a change up to `noise` is none that the run could show."""
     if change != change:
         return "new", "tone0"
     if abs(change) < 5e-4:
         return "=", "tone0"
+    if abs(change) <= noise:
+        return "≈", "tone0"
     bad = change > 0 if direction == "lower" else change < 0
     step = int(np.searchsorted([0.02, 0.05, 0.15], abs(change), side="right")) + 1
     return f"{'▲' if bad else '▼'}{percent(change)}", f"{'worse' if bad else 'better'}{min(step, 3)}"

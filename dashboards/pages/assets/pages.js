@@ -173,10 +173,10 @@ const perf = (() => {
     const tables = [...document.querySelectorAll("table.heat")];
     if (!tables.length) return;
     const data = await perf.get("heat", "data/heat.js");
-    const rows = data.rows.map(([kind, metric, machine, slug, name, better, packed]) =>
-      ({kind, metric, machine, slug, name, better, values: perf.numbers(packed)}));
-    const last = data.commits.length - 1;
+    const rows = data.rows.map(([kind, metric, machine, slug, name, better, packed, noise]) =>
+      ({kind, metric, machine, slug, name, better, noise, values: perf.numbers(packed)}));
     for (const table of tables) {
+      const last = data.commits.findIndex(([hash]) => hash === table.dataset.newest);
       const form = table.closest("section").querySelector("form");
       const metric = form.querySelector("[data-heat=metric]"), base = form.querySelector("[data-heat=base]");
       base.replaceChildren(...data.commits.map(([hash, subject], at) =>
@@ -204,6 +204,7 @@ const perf = (() => {
       const change = before ? (now - before) / before : now === before ? 0 : NaN;
       if (Number.isNaN(change)) said = "new";
       else if (Math.abs(change) < 5e-4) said = "=";
+      else if (Math.abs(change) <= one.noise) said = "≈";
       else {
         const bad = one.better === "lower" ? change > 0 : change < 0;
         const step = 1 + [0.02, 0.05].filter((limit) => Math.abs(change) >= limit).length;
@@ -211,6 +212,9 @@ const perf = (() => {
         tone = (bad ? "worse" : "better") + step;
       }
       title = cell.dataset.case + ": " + perf.quantity(before, "") + " → " + perf.quantity(now, "");
+      if (said === "≈") {
+        title += ", " + perf.percent(change) + ", which is noise up to " + (100 * one.noise).toFixed(1) + " %";
+      }
     }
     cell.className = "cell " + tone;
     cell.title = title;
