@@ -187,7 +187,7 @@ class Evaluator:
                     roles[one.case, one.impl] = history.role(row)
                 kept = {key: outcome for key, outcome in found.items() if outcome is not None}
                 if found and len(kept) == len(found):
-                    return {key: outcome for key, outcome in kept.items() if roles[key] == "op"}
+                    return {key: outcome for key, outcome in kept.items() if roles[key] != "twin"}
         return {}
 
     def _histories(self) -> list[History]:

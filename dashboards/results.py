@@ -135,7 +135,7 @@ class History:
         return self._sides.detail(row)
 
     def role(self, series: int) -> str:
-        """`op` or `twin`: the newest word of the sidecar, else what the implementation's name says."""
+        """`op`, `other` or `twin`: the newest word of the sidecar, else what the implementation's name says."""
         rows = self._detail[series]
         known = rows[rows >= 0]
         if known.size:

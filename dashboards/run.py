@@ -309,7 +309,7 @@ def summary(results: Path, commits: list[repository.Commit]) -> list[dict[str, A
         last = states_of(results, commit.hash)
         states = Counter(one["state"] for one in last if one.get("role") != "twin")
         twins = Counter(one["state"] for one in last if one.get("role") == "twin")
-        bad = [o for o in last if o.get("role") == "op" and o["state"] not in ("ok", "unsupported here")]
+        bad = [o for o in last if o.get("role") != "twin" and o["state"] not in ("ok", "unsupported here")]
         rows.append(
             {
                 "commit": commit.hash,

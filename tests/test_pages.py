@@ -33,6 +33,7 @@ from dashboards.results import load
 from dashboards.series import STATES
 
 KERNEL = "kernel/token_pool.assign.html"
+KPOOL = "kernel/kpool.kpool_compress_and_write_cache.html"
 INLINE = {"span", "a", "b", "code", "i"}
 VOID = {"meta", "link", "input", "br", "hr", "img"}
 
@@ -593,6 +594,9 @@ def test_example_has_a_history_of_a_device(tmp_path):
     hashes = [one.hash[:10] for one, ran in zip(found.commits, measured) if ran]
     assert (table["data-base"], table["data-newest"]) == (hashes[0], hashes[-1])
     assert "≈" in page.text
+    # The heat map shows the form that the wrapper chooses on this device.
+    assert re.search(r"kpool_compress_and_write_cache\s+n56-p4\s*new", page.text)
+    assert "Twins: the same job with one source pattern changed, as a ratio to sized" in read(tmp_path, KPOOL).text
     large = {
         (one.op, one.first_bad[:7], one.kind)
         for one in group_events(find_events(found))
@@ -602,6 +606,17 @@ def test_example_has_a_history_of_a_device(tmp_path):
         ("kpool_compress_and_write_cache", "63a3182", IMPROVEMENT),
         ("top_p_renorm_prob", "49b3e47", IMPROVEMENT),
     }
+
+
+def test_a_form_that_did_not_exist_yet_is_not_marked_as_failing():
+    found = build.read(example.FOLDER, None, "HEAD", None)
+    rows = {
+        (one.impl, one.case): row for row, one in enumerate(found.history.series) if one.metric == "device_time"
+    }
+    new, old = (data.series_data(found, rows[impl, "n56-p4"], 0, None) for impl in ("sized", "matrix"))
+    assert "bad" not in new and "bad" not in old
+    crashed = data.series_data(found, rows["lane", "step4-256x8"], 0, None)
+    assert len(crashed["bad"]) == 2 and all("illegal memory access" in why for why in crashed["why"].values())
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,13 @@ def work() -> int:
             if verb == "list":
                 cases = (lambda op: op.quick_cases()[:1]) if place == "dry" else (lambda op: op.timed_cases())
                 answer = {
-                    op.name: {"family": op.family, "cases": cases(op), "impls": impls(op)} for op in OPS.values()
+                    op.name: {
+                        "family": op.family,
+                        "cases": cases(op),
+                        "impls": impls(op),
+                        "default": op.default(place),
+                    }
+                    for op in OPS.values()
                 }
             elif verb == "ready":
                 ready.clear()
@@ -345,7 +351,7 @@ def ask_all(workers: Mapping[Key, Worker], lists: Mapping[Key, Any], op: str, ca
             for impl, verdict in answer.items():
                 entries[key, impl] = {
                     "commit": key[0], "op": op, "family": facts["family"], "case": case, "impl": impl,
-                    "samples": [], "number": 1, **verdict,
+                    "role": "op" if impl == facts["default"] else "other", "samples": [], "number": 1, **verdict,
                 }  # fmt: skip
                 if first and verdict["state"] == "ok":
                     right.setdefault(key[0], []).append(impl)
@@ -482,9 +488,9 @@ def _write_states(found: Mapping[str, Any], commit: Any, mine: list[Any], result
     for entry in mine:
         line = {
             "version": 1, "commit": commit["hash"], "suite": _suite(entry), "op": entry["op"],
-            "case": entry["case"], "impl": entry["impl"], "role": "op", "pattern": "", "state": entry["state"],
-            "reason": entry["reason"], "code": "", "findings": [], "notes": [], "pipes": {},
-            "versions": {"python": found["python"]}, "machine": machine, "at": found["started"],
+            "case": entry["case"], "impl": entry["impl"], "role": entry.get("role", "op"), "pattern": "",
+            "state": entry["state"], "reason": entry["reason"], "code": "", "findings": [], "notes": [],
+            "pipes": {}, "versions": {"python": found["python"]}, "machine": machine, "at": found["started"],
             "device": entry["device"], "again": entry["again"],
         }  # fmt: skip
         lines.append(json.dumps(line))

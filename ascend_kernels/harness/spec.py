@@ -149,6 +149,10 @@ class Op:
         """The implementation that the wrapper chooses on a kind of device, where the arguments leave a choice."""
         return self.on_gpu if self.on_gpu and kind == "cuda" else self.implementations[0]
 
+    def role(self, impl: str, kind: str) -> str:
+        """`op`: what the wrapper chooses on a kind of device.  `other`: another implementation.  `twin`."""
+        return "twin" if impl in self.twins else "op" if impl == self.default(kind) else "other"
+
     def quick_cases(self) -> list[str]:
         """Ids of the cases every commit runs."""
         return [name for name, case in self.cases.items() if case.quick]

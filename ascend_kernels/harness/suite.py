@@ -501,7 +501,7 @@ def _record(op: Op, kind: str, case: str, impl: str, entry: Mapping[str, Any]) -
         "op": op.name,
         "case": case,
         "impl": impl,
-        "role": "twin" if impl in op.twins else "op",
+        "role": op.role(impl, device.kind() if kind == "Measured" else "cpu"),
         "pattern": op.twins[impl].pattern if impl in op.twins else "",
         "state": entry["state"],
         "reason": entry["reason"][:2000],

@@ -12,7 +12,7 @@ import numpy as np
 
 from dashboards.pages.markup import cut, visible
 from dashboards.pages.view import Kernel, View, slug
-from dashboards.series import NOT_RUN, OK, SILENT_STATES, STATE_CODE, STATES
+from dashboards.series import NOT_RUN, OK, SILENT_STATES, STATE_CODE, STATES, UNSUPPORTED
 
 NAME_LIMIT = 300
 MAX_REASONS = 10
@@ -96,10 +96,15 @@ def series_data(view: View, row: int, start: int, end: int | None) -> dict[str, 
         found["lo"] = numbers(history.low[row, part])
         found["hi"] = numbers(history.high[row, part])
         found["n"] = int(history.samples[row, part].max())
-    bad = np.flatnonzero((state != STATE_CODE[OK]) & (state != STATE_CODE[NOT_RUN]))
-    if bad.size:
-        found["bad"] = [[int(at), int(state[at])] for at in bad]
-        loud = [int(at) for at in bad if STATES[state[at]] not in SILENT_STATES][-MAX_REASONS:]
+    bad = [
+        int(at)
+        for at in np.flatnonzero((state != STATE_CODE[OK]) & (state != STATE_CODE[NOT_RUN]))
+        # Without a word of the sidecar the form or the case did not exist at that commit.
+        if state[at] != STATE_CODE[UNSUPPORTED] or history.detail(row, start + int(at)).reason
+    ]
+    if bad:
+        found["bad"] = [[at, int(state[at])] for at in bad]
+        loud = [at for at in bad if STATES[state[at]] not in SILENT_STATES][-MAX_REASONS:]
         found["why"] = {at: shown(history.detail(row, start + at).reason) for at in loud}
     doubt = {} if one.modelled else _doubts(view, row, start, state)
     if doubt:

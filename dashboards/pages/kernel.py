@@ -180,10 +180,14 @@ def _controls(view: View, rows: list[int], metrics: list[str], first: str, kind:
 
 
 def own_rows(view: View, rows: Iterable[int]) -> list[int]:
-    """Of the environment shown first: the rows of the op's own implementation (the first that is no twin)."""
+    """Of the environment shown first: the rows of the op's own implementation, which its wrapper chooses there."""
     shown = [row for row in rows if view.is_shown(row)]
-    own = [row for row in shown if view.roles[row] != "twin"] or shown
+    best = min((_RANK.get(view.roles[row], 2) for row in shown), default=0)
+    own = [row for row in shown if _RANK.get(view.roles[row], 2) == best]
     return [row for row in own if view.history.series[row].impl == view.history.series[own[0]].impl]
+
+
+_RANK = {"op": 0, "other": 1, "twin": 3}
 
 
 def _shapes(view: View, rows: list[int], metric: str, kind: str) -> Markup | None:

@@ -22,7 +22,7 @@ from dashboards.pages.view import (
     kind_label,
     state_of,
 )
-from dashboards.series import OK, SILENT_STATES, STATES
+from dashboards.series import NOT_RUN, OK, SILENT_STATES, STATE_CODE, STATES
 from dashboards.text import change as percent
 from dashboards.trust import noise_floors
 
@@ -323,7 +323,8 @@ def _heat(view: View) -> list[Markup]:
         kernels = list(dict.fromkeys(one["kernel"].slug for one in some))
         by_slug = {one["kernel"].slug: one["kernel"] for one in some}
         # Commits that this machine measured: another one's say nothing of it.
-        measured = np.flatnonzero(np.isfinite(history.value[[one["row"] for one in some]]).any(axis=0))
+        ran = history.state[[one["row"] for one in some]] != STATE_CODE[NOT_RUN]
+        measured = np.flatnonzero(ran.any(axis=0))
         newest = int(measured[-1])
         base = int(measured[max(0, len(measured) - 1 - BASELINE)])
         lines = []
