@@ -45,6 +45,7 @@ LARGE = {("assign_req_to_token_pool", "extend-1024x4096"), ("assign_extend_cache
 OVER_EMPTY = 0.10  # a launch-bound case of the token pool over an empty kernel's time
 LAUNCH_BOUND = 0.10  # its bytes at copy bandwidth take less than this share of an empty kernel
 OVER_TWIN = 0.03
+LARGE_THREADS = 4  # times as many threads for the reference of a large case
 BEGIN, END = "<!-- begin of gpu_compare -->", "<!-- end of gpu_compare -->"
 
 
@@ -133,7 +134,10 @@ def judge_all(
     import torch
 
     def judge(job: tuple[str, str]) -> dict[str, tuple[str, str]]:
-        torch.set_num_threads(1 if place == "dry" else max(1, (os.cpu_count() or 1) // workers))
+        # A large case is gigabytes of arithmetic for the reference, and the longest of them ends last.
+        share = max(1, (os.cpu_count() or 1) // workers)
+        large = OPS[job[0]].cases[job[1]].large
+        torch.set_num_threads(1 if place == "dry" else share * (LARGE_THREADS if large else 1))
         return verdicts(extended(*job), job[1])
 
     judged, lost = {}, {}
