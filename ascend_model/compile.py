@@ -8,7 +8,6 @@ that the wanted text is there and the compiler printed no error but the one abou
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import dataclasses
 import enum
@@ -16,6 +15,7 @@ import gzip
 import hashlib
 import inspect
 import json
+import multiprocessing.util
 import os
 import re
 import select
@@ -333,6 +333,8 @@ class Worker:
         environment["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
         # The same search order as here: two copies of a package may be on it.
         environment["PYTHONPATH"] = os.pathsep.join(_import_path())
+        # Not atexit, which is silent where a forked child ends: its worker would go on, waited for by nobody.
+        multiprocessing.util.Finalize(None, self.stop, exitpriority=0)
         self.errors = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("lower.py"))],
@@ -364,7 +366,6 @@ class Worker:
 
 
 WORKER = Worker()
-atexit.register(WORKER.stop)
 
 
 def _forget_after_fork() -> None:
