@@ -162,6 +162,18 @@ def stand_in_driver(target: str = "Ascend910B1") -> None:
             driver.set_active(AbsentDriver(target))
 
 
+@functools.cache
+def mentioned(source: str) -> list[tuple[str, str]]:
+    """Names in Python source, each with the attribute that is taken of it, or "" for the name itself."""
+    found = {}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Name):
+            found[node.id, ""] = None
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            found[node.value.id, node.attr] = None
+    return list(found)
+
+
 def captured(kernel: Any) -> list[str]:
     """Values from outside that a kernel and the functions it calls are compiled with: globals, attributes of
     modules, defaults of arguments.  A file can change them without changing any of those functions."""
@@ -174,14 +186,10 @@ def captured(kernel: Any) -> list[str]:
             continue
         seen.add(id(function))
         found |= {f"{function.__name__}({p.name}={p.default!r})" for p in function.params if p.has_default}
-        for node in ast.walk(function.parse()):
-            if isinstance(node, ast.Name):
-                name, value = node.id, function.__globals__.get(node.id)
-            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                module = function.__globals__.get(node.value.id)
-                name, value = f"{node.value.id}.{node.attr}", getattr(module, node.attr, None)
-            else:
-                continue
+        for name, attribute in mentioned(function.src):
+            value = function.__globals__.get(name)
+            if attribute:
+                name, value = f"{name}.{attribute}", getattr(value, attribute, None)
             if hasattr(value, "params") and hasattr(value, "parse"):
                 queue.append(value)
             elif isinstance(value, bool | int | float | str | tuple) or type(value).__name__ == "constexpr":
