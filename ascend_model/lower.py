@@ -165,7 +165,7 @@ def stand_in_driver(target: str = "Ascend910B1") -> None:
 @functools.cache
 def mentioned(source: str) -> list[tuple[str, str]]:
     """Names in Python source, each with the attribute that is taken of it, or "" for the name itself."""
-    found = {}
+    found: dict[tuple[str, str], None] = {}
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Name):
             found[node.id, ""] = None
