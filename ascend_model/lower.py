@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+import types
 import warnings
 from typing import Any
 
@@ -235,12 +236,20 @@ def spare_triton_work() -> None:
     """What triton would do again for every node or call, and need not.  Its output is the same."""
     from triton.backends.ascend import compiler
     from triton.compiler import code_generator
+    from triton.runtime.jit import JITFunction
+
+    parse = JITFunction.parse
+
+    @functools.cache
+    def tree_of(source: str) -> ast.Module:
+        return parse(types.SimpleNamespace(src=source))  # nothing that walks it changes it
 
     # What was imported stays: do not look through it for cycles again and again.
     gc.freeze()
     gc.set_threshold(RARELY, 20, 20)
     code_generator.get_jit_fn_file_line = functools.cache(code_generator.get_jit_fn_file_line)
     code_generator.warnings = Once
+    JITFunction.parse = lambda function: tree_of(function.src)
     compiler.subprocess = Adapter
 
 
