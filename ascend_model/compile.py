@@ -8,7 +8,6 @@ that the wanted text is there and the compiler printed no error but the one abou
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import dataclasses
 import enum
@@ -16,6 +15,7 @@ import gzip
 import hashlib
 import inspect
 import json
+import multiprocessing.util
 import os
 import re
 import select
@@ -40,6 +40,7 @@ COMPILE_FAILED = "compile failed"  # bishengir-compile gave an error of another 
 TIMED_OUT = "timed out"
 
 FORMAT = 1  # of the cached records; a new one ignores the old
+LEVEL = 3  # of their compression; the highest takes seven times as long for a fifth less
 INSIDE = "ASCEND_PERF_LOWERING"  # set in the process that lowers
 STOP = "convert-hivm-to-std"
 FLAGS = (
@@ -60,6 +61,7 @@ LOCATION_LINE = re.compile(r"^#loc\d* = .*\n?", re.M)
 LOCATION_USE = re.compile(r' loc\((?:[^()"]|"(?:[^"\\]|\\.)*"|\((?:[^()"]|"(?:[^"\\]|\\.)*"|\([^()]*\))*\))*\)')
 LOCATION_FILE = re.compile(r'(loc\(")((?:[^"\\]|\\.)*)(")')
 LOCATION_PLACE = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):\d+')
+DUMP_HEADER = re.compile(r"\A// -----// IR Dump Before .*\n")
 TELLING = re.compile(r"error:|[Aa]ssert|UNREACHABLE|LLVM ERROR|encountered|unsupported operation|dyn_cast|Error: ")
 HIVMC = re.compile(r"hivmc|Failed to run BiShengIR pipeline|BiShengIR pipeline")
 
@@ -331,6 +333,8 @@ class Worker:
         environment["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
         # The same search order as here: two copies of a package may be on it.
         environment["PYTHONPATH"] = os.pathsep.join(_import_path())
+        # Not atexit, which is silent where a forked child ends: its worker would go on, waited for by nobody.
+        multiprocessing.util.Finalize(None, self.stop, exitpriority=0)
         self.errors = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("lower.py"))],
@@ -362,7 +366,6 @@ class Worker:
 
 
 WORKER = Worker()
-atexit.register(WORKER.stop)
 
 
 def _forget_after_fork() -> None:
@@ -377,7 +380,7 @@ def run_compiler(linalg: str, flags: list[str], version: str, timeout: float) ->
     """Run bishengir-compile on Linalg text; status, message, hivm, generic and notes as a dict."""
     programs = toolchain.compiler_bin(version)
     with tempfile.TemporaryDirectory() as folder:
-        source, last = Path(folder, "kernel.mlir"), Path(folder, "last.mlir")
+        source, last, dumps = Path(folder, "kernel.mlir"), Path(folder, "last.mlir"), Path(folder, "dumps")
         source.write_text(linalg)
         command = [
             str(programs / "bishengir-compile"),
@@ -385,11 +388,13 @@ def run_compiler(linalg: str, flags: list[str], version: str, timeout: float) ->
             *flags,
             "-o",
             str(Path(folder, "kernel.o")),
+            "--mlir-print-debuginfo",
+            "--mlir-disable-threading",  # its threads wait for each other more than they do
         ]
-        command.append("--mlir-print-debuginfo")
         environment = dict(os.environ)
         if toolchain.version_key(version) >= (1, 1):
-            command.append(f"--mlir-print-ir-before={STOP}")
+            # To a file, which is written in one piece; to standard error every word is a system call.
+            command += [f"--mlir-print-ir-before={STOP}", f"--mlir-print-ir-tree-dir={dumps}"]
         else:
             environment["PATH"] = f"{_input_keeper(folder, last)}{os.pathsep}{environment.get('PATH', '')}"
         try:
@@ -406,11 +411,9 @@ def run_compiler(linalg: str, flags: list[str], version: str, timeout: float) ->
             return _failure(TIMED_OUT, f"bishengir-compile took more than {timeout:g} s")
         words = done.stderr
         notes = tuple(dict.fromkeys(re.findall(r"^\[NOTE\] (.*)$", words, re.M)))
-        dumps = re.split(r"^// -----// IR Dump Before .*\n", words, flags=re.M)
-        hivm = last.read_text() if last.exists() else dumps[-1] if len(dumps) > 1 else ""
-        hivm = re.split(r"^(?:\[ERROR\]|\[WARNING\]|\[NOTE\]|loc\(|<unknown>:|/).*", hivm, maxsplit=1, flags=re.M)[
-            0
-        ]
+        attempts = sorted(dumps.rglob("*.mlir"), key=lambda dump: dump.stat().st_mtime_ns)
+        kept = attempts[-1] if attempts else last
+        hivm = DUMP_HEADER.sub("", kept.read_text()) if kept.exists() else ""
         errors = [line for line in words.splitlines() if "error:" in line.lower() and not HIVMC.search(line)]
         errors.sort(key=lambda line: "pipeline" in line)  # the line that says why comes first
         if errors or not hivm.strip():
@@ -493,7 +496,7 @@ def _write(record: Path, kept: dict[str, Any]) -> None:
     record.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=record.parent)
     with os.fdopen(handle, "wb") as file:
-        file.write(gzip.compress(json.dumps(kept).encode(), mtime=0))
+        file.write(gzip.compress(json.dumps(kept).encode(), LEVEL, mtime=0))
     os.replace(name, record)
 
 

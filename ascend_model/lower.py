@@ -8,6 +8,9 @@ never end.  One JSON request a line on standard input, one JSON answer a line on
 from __future__ import annotations
 
 import ast
+import contextlib
+import functools
+import gc
 import hashlib
 import importlib
 import importlib.util
@@ -17,8 +20,12 @@ import subprocess
 import sys
 import tempfile
 import traceback
+import types
+import warnings
 from typing import Any
 
+LIBRARY = os.path.dirname(os.__file__) + os.sep  # Python's own modules
+RARELY = 10_000  # objects made until this process looks for cycles among them
 FOLDERS: set[str] = set()  # of files that were loaded by their path
 FILES: dict[str, int] = {}  # source file -> its time when imported; a changed one makes this process stale
 
@@ -156,6 +163,18 @@ def stand_in_driver(target: str = "Ascend910B1") -> None:
             driver.set_active(AbsentDriver(target))
 
 
+@functools.cache
+def mentioned(source: str) -> list[tuple[str, str]]:
+    """Names in Python source, each with the attribute that is taken of it, or "" for the name itself."""
+    found: dict[tuple[str, str], None] = {}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Name):
+            found[node.id, ""] = None
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            found[node.value.id, node.attr] = None
+    return list(found)
+
+
 def captured(kernel: Any) -> list[str]:
     """Values from outside that a kernel and the functions it calls are compiled with: globals, attributes of
     modules, defaults of arguments.  A file can change them without changing any of those functions."""
@@ -168,14 +187,10 @@ def captured(kernel: Any) -> list[str]:
             continue
         seen.add(id(function))
         found |= {f"{function.__name__}({p.name}={p.default!r})" for p in function.params if p.has_default}
-        for node in ast.walk(function.parse()):
-            if isinstance(node, ast.Name):
-                name, value = node.id, function.__globals__.get(node.id)
-            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                module = function.__globals__.get(node.value.id)
-                name, value = f"{node.value.id}.{node.attr}", getattr(module, node.attr, None)
-            else:
-                continue
+        for name, attribute in mentioned(function.src):
+            value = function.__globals__.get(name)
+            if attribute:
+                name, value = f"{name}.{attribute}", getattr(value, attribute, None)
             if hasattr(value, "params") and hasattr(value, "parse"):
                 queue.append(value)
             elif isinstance(value, bool | int | float | str | tuple) or type(value).__name__ == "constexpr":
@@ -193,6 +208,51 @@ class Pointer:
         return 16 if self.aligned else 8
 
 
+class Once:
+    """Stands for `warnings` where triton walks a kernel's tree: it would set the filters anew at every node, and
+    they are set once, around the walk."""
+
+    catch_warnings = contextlib.nullcontext
+
+    @staticmethod
+    def simplefilter(*_: Any) -> None:
+        pass
+
+
+class Adapter:
+    """Stands for `subprocess` where triton starts its adapter, which then does not verify each op again that it
+    prints.  Where it fails it is asked again as triton asks, so that its words are the same."""
+
+    CalledProcessError = subprocess.CalledProcessError
+
+    @staticmethod
+    def run(command: list[str], **how: Any) -> subprocess.CompletedProcess[Any]:
+        done = subprocess.run([*command, "--mlir-print-assume-verified"], **{**how, "check": False})
+        return subprocess.run(command, **how) if done.returncode else done
+
+
+@functools.cache
+def spare_triton_work() -> None:
+    """What triton would do again for every node or call, and need not.  Its output is the same."""
+    from triton.backends.ascend import compiler
+    from triton.compiler import code_generator
+    from triton.runtime.jit import JITFunction
+
+    parse = JITFunction.parse
+
+    @functools.cache
+    def tree_of(source: str) -> ast.Module:
+        return parse(types.SimpleNamespace(src=source))  # nothing that walks it changes it
+
+    # What was imported stays: do not look through it for cycles again and again.
+    gc.freeze()
+    gc.set_threshold(RARELY, 20, 20)
+    code_generator.get_jit_fn_file_line = functools.cache(code_generator.get_jit_fn_file_line)
+    code_generator.warnings = Once
+    JITFunction.parse = lambda function: tree_of(function.src)
+    compiler.subprocess = Adapter
+
+
 def lower(request: dict[str, Any]) -> dict[str, Any]:
     """Answer one request: `{"linalg": text, "arguments": names}` or `{"error": class, "message": text}`."""
     from triton._C.libtriton import ir
@@ -201,6 +261,7 @@ def lower(request: dict[str, Any]) -> dict[str, Any]:
     from triton.compiler import ASTSource
     from triton.runtime.jit import JITFunction
 
+    spare_triton_work()
     kernel = load_kernel(request)
     while not isinstance(kernel, JITFunction):
         kernel = kernel.fn  # autotuner, heuristics
@@ -238,7 +299,11 @@ def lower(request: dict[str, Any]) -> dict[str, Any]:
     ir.load_dialects(context)
     backend.load_dialects(context)
     try:
-        module = source.make_ir(options, backend.get_codegen_implementation(), backend.get_module_map(), context)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            warnings.simplefilter("ignore", PendingDeprecationWarning)
+            parts = backend.get_codegen_implementation(), backend.get_module_map()
+            module = source.make_ir(options, *parts, context)
         metadata = {"hash": "", "target": target, **options.__dict__}
         module = make_ttir(module, metadata, options)
     except Exception as error:
@@ -287,7 +352,7 @@ def changed_file() -> str | None:
     """A source file that was edited after this process imported it."""
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if not file or "site-packages" in file or not os.path.isfile(file):
+        if not file or "site-packages" in file or file.startswith(LIBRARY) or not os.path.isfile(file):
             continue
         time = os.stat(file).st_mtime_ns
         if FILES.setdefault(file, time) != time:

@@ -1,7 +1,9 @@
 """The compile path: statuses, specialisation, cache, and a worker that survives anything."""
 
 import json
+import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -57,6 +59,7 @@ def test_a_kernel_compiles_to_the_last_form(kernels):
     assert made.arguments == ("x", "y", "out", "n")
     assert "func.func @add" in made.linalg
     assert "hivm.hir.vadd" in made.hivm
+    assert made.hivm.startswith(("#", "module"))
     assert made.generic.lstrip().startswith(('"builtin.module"', "#loc"))
     assert made.compiler == toolchain.default_version()
 
@@ -150,6 +153,23 @@ def test_the_worker_is_replaced_after_it_died(kernels):
     compile_module.WORKER.process.kill()
     compile_module.WORKER.process.wait()
     assert compile_add(kernels, block=512).status == "ok"
+
+
+def test_the_worker_of_a_forked_child_ends_with_it():
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+
+    def start_and_stop_its_worker():
+        compile_module.WORKER._start()
+        os.kill(compile_module.WORKER.process.pid, signal.SIGSTOP)  # so that it cannot end by itself
+        there.send(compile_module.WORKER.process.pid)
+
+    child = context.Process(target=start_and_stop_its_worker)
+    child.start()
+    worker = here.recv()
+    child.join()
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker, signal.SIGKILL)
 
 
 def test_time_limit(kernels):
