@@ -376,6 +376,11 @@ def _forget_after_fork() -> None:
 os.register_at_fork(after_in_child=_forget_after_fork)
 
 
+def _when_written(dump: Path) -> tuple[int, list[int]]:
+    """Time, and the numbers of the passes in the name for those of one tick of the clock."""
+    return dump.stat().st_mtime_ns, [int(one) for one in re.findall(r"\d+", dump.name)]
+
+
 def run_compiler(linalg: str, flags: list[str], version: str, timeout: float) -> dict[str, Any]:
     """Run bishengir-compile on Linalg text; status, message, hivm, generic and notes as a dict."""
     programs = toolchain.compiler_bin(version)
@@ -411,7 +416,7 @@ def run_compiler(linalg: str, flags: list[str], version: str, timeout: float) ->
             return _failure(TIMED_OUT, f"bishengir-compile took more than {timeout:g} s")
         words = done.stderr
         notes = tuple(dict.fromkeys(re.findall(r"^\[NOTE\] (.*)$", words, re.M)))
-        attempts = sorted(dumps.rglob("*.mlir"), key=lambda dump: dump.stat().st_mtime_ns)
+        attempts = sorted(dumps.rglob("*.mlir"), key=_when_written)
         kept = attempts[-1] if attempts else last
         hivm = DUMP_HEADER.sub("", kept.read_text()) if kept.exists() else ""
         errors = [line for line in words.splitlines() if "error:" in line.lower() and not HIVMC.search(line)]
