@@ -508,26 +508,21 @@ class Generator:
     def _find_roots(self, ops: Sequence[Op]) -> None:
         """Which arguments the function loads from and stores to, before any code is made."""
         base: dict[str, set[int]] = {a.name: {i} for i, a in enumerate(self.arguments) if a.memref}
-        for _ in range(4):
-            before = sum(map(len, base.values()))
-            for op in ops:
-                found: set[int] = set()
-                for name in op.operands:
-                    found |= base.get(name, set())
-                if found and op.name != "hivm.hir.load":
-                    for result in op.results:
-                        base.setdefault(result, set()).update(found)
-                    for region in op.regions:
-                        for name, kind in region.args:
-                            if kind.startswith("memref"):
-                                base.setdefault(name, set()).update(found)
-                        for inner in region.ops:
-                            if inner.name in ("scf.yield", "scf.condition"):
-                                for name in inner.operands:
-                                    for result in op.results:
-                                        base.setdefault(result, set()).update(base.get(name, set()))
-            if sum(map(len, base.values())) == before:
-                break
+        # only memrefs are followed: a number that was loaded says where in a buffer, not in which
+        flows: list[tuple[list[str], list[str]]] = []  # from any of these names to all of those
+        for op in ops:
+            inner = [x for region in op.regions for x in region.ops if x.name in ("scf.yield", "scf.condition")]
+            into = [name for name, kind in zip(op.results, op.result_types) if kind.startswith("memref")]
+            into += [name for r in op.regions for name, kind in r.args if kind.startswith("memref")]
+            if into:
+                flows.append(([*op.operands, *(name for x in inner for name in x.operands)], into))
+        size = -1
+        while size != (size := sum(map(len, base.values()))):
+            for sources, into in flows:
+                found: set[int] = set().union(*(base[name] for name in sources if name in base))
+                if found:
+                    for name in into:
+                        base.setdefault(name, set()).update(found)
         for op in ops:
             if op.name in ("hivm.hir.load", "memref.load"):
                 self.loaded |= base.get(op.operands[0], set())
