@@ -557,6 +557,7 @@ class Generator:
             GM_WRITE=replay.scalar_write,
             LEAST=elements.LEAST,
             MISSES=elements.misses,
+            CAN_STORE=elements.can_store,
             **{f"UB_{code}": machine.numpy[code] for code in elements.WHOLE},
             **elements.NAMES,
         )
@@ -1319,16 +1320,29 @@ class Generator:
 
     def at_once(self, op: Op, head: int, index: str, last: str, trips: str) -> None:
         """Let a loop whose body is made and whose head is at line `head` do what is left after one iteration."""
-        steps = [re.fullmatch(r" *ts \+= (\d+)", line) for line in self.lines[head:]]
+        made = self.lines[head:]
+        steps = [x for line in made if (x := re.fullmatch(r"( *)ts \+= (\d+)", line))]
+        cycles = sum(int(step[2]) for step in steps)
+        idle = sum(int(step[2]) for step in steps if len(step[1]) == 4 * self.depth)
+        asked = [x[1] for line in made if (x := re.fullmatch(r" *path = path\[(.*)\]", line))]
         try:
-            code = elements.Elements(self, op, index, last, sum(int(step[1]) for step in steps if step)).code()
+            loop = elements.Elements(self, op, index, last, cycles, idle, asked)
+            code = loop.code()
         except elements.Unlike:
             return
         once = self.fresh("w")
-        self.lines.insert(head, "    " * (self.depth - 1) + f"{once} = {trips} > LEAST")
+        before = [f"{once} = {trips} > LEAST"]
+        if loop.stores:
+            before += [f"{loop.stores} = None", f"{loop.skip} = -1"]
+            self.lines.insert(head + 1, "    " * self.depth + f"if {index} < {loop.skip}: continue")
+        self.lines[head:head] = ["    " * (self.depth - 1) + line for line in before]
         self.emit(f"if {once}:")
         for line in [f"{once} = False", *code]:
             self.emit("    " + line)
+        if loop.stores:
+            self.emit(f"if {loop.stores} is not None:")
+            self.emit(f"    ts, {loop.skip}, {loop.count} = {loop.stores}.after({index}, ts)")
+            self.emit(f"    c{len(self.blocks) - 1} += {loop.count}")
 
     def limit(self, op: Op, line: int, depth: int, ops: str) -> None:
         """Take the ops of a loop from the program's budget; a recorded path has stayed inside it."""
