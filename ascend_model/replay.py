@@ -105,7 +105,11 @@ class Paths:
             return False
         if not self.tree and self.programs > 1:
             return False  # too long to keep, or not clean
-        return self.repeated > 0 or self.steps // self.programs * left >= LEAST
+        return self.repeated > 0 or self.much(left)
+
+    def much(self, left: int) -> bool:
+        """Whether `left` more programs are much work, if they are like those before."""
+        return self.steps // max(1, self.programs) * left >= LEAST
 
     def keep(self, path: Sequence[Any], record: Record) -> None:
         """Remember the path of a program that was executed in full."""
