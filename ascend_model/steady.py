@@ -155,18 +155,19 @@ class Stores:
         """After iteration `number`, which ended at `ts`, do those that follow at once where that is possible.
         Gives the time then, the number of the iteration to go on with, and how many have stored."""
         at = number + 1 - self.first
+        before, self.before = self.before, None
         if at >= self.taken.size or not all(alloc.rd for alloc in self.reads):
             return ts, number, 0
         end = int(self.ends[np.searchsorted(self.ends, at, side="right")])
         if not self.taken[at]:
-            self.before = None
             return ts + (end - at) * self.idle, self.first + end, 0
         if self.tries >= TRIES or end - at < LEAST * self.period:
             return ts, number, 0
-        if self.before is not None and at < self.at + self.period:
+        if before is not None and at < self.at + self.period:
+            self.before = before
             return ts, number, 0
-        now = state(self.machine, ts, self.roots)
-        before, self.before, begun, self.at = self.before, now, self.at, at
+        now = self.before = state(self.machine, ts, self.roots)
+        begun, self.at = self.at, at
         judged, self.root.placed = self.root.placed, False
         if before is None:
             return ts, number, 0
@@ -174,7 +175,7 @@ class Stores:
         times = (end - at) // self.period
         done = times * self.period
         alike = all((x[begun : at + done - self.period] == x[at : at + done]).all() for x in self.shape)
-        if not alike or judged or len(self.root.pending) != 1:
+        if not alike or not self.taken[begun:at].all() or judged or len(self.root.pending) != 1:
             return ts, number, 0
         later = repeat(self.machine, before, now, self.roots, times)
         if later is None:
@@ -190,12 +191,13 @@ class Stores:
         if root.owner is not None and not machine.locked:
             root.owner[index] = me if root.reader is None else np.where(root.reader[index] == me, -me, me)
         root.numpy[self.elem][index] = values
-        (_, _, *rest) = root.pending[0]
+        _, _, pipe, seq, wrote, strided = root.pending[0]
         last = index[-1].item()
-        root.pending[0] = (last * width, (last + 1) * width, *rest)
-        through = (
-            [slice(None)] if len(self.cells) == 1 else [self.shape[0][at:end] != 0, self.shape[0][at:end] == 0]
-        )
-        for cell, those in zip(self.cells, through):
-            for value in values[those][-1:]:
+        root.pending[0] = last * width, (last + 1) * width, pipe, seq, wrote, strided
+        parts = [values]
+        if len(self.cells) > 1:
+            chosen = self.shape[0][at:end] != 0
+            parts = [values[chosen], values[~chosen]]
+        for cell, through in zip(self.cells, parts):
+            for value in through[-1:]:
                 machine.numpy[self.elem][cell] = value
