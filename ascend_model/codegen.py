@@ -508,26 +508,21 @@ class Generator:
     def _find_roots(self, ops: Sequence[Op]) -> None:
         """Which arguments the function loads from and stores to, before any code is made."""
         base: dict[str, set[int]] = {a.name: {i} for i, a in enumerate(self.arguments) if a.memref}
-        for _ in range(4):
-            before = sum(map(len, base.values()))
-            for op in ops:
-                found: set[int] = set()
-                for name in op.operands:
-                    found |= base.get(name, set())
-                if found and op.name != "hivm.hir.load":
-                    for result in op.results:
-                        base.setdefault(result, set()).update(found)
-                    for region in op.regions:
-                        for name, kind in region.args:
-                            if kind.startswith("memref"):
-                                base.setdefault(name, set()).update(found)
-                        for inner in region.ops:
-                            if inner.name in ("scf.yield", "scf.condition"):
-                                for name in inner.operands:
-                                    for result in op.results:
-                                        base.setdefault(result, set()).update(base.get(name, set()))
-            if sum(map(len, base.values())) == before:
-                break
+        # only memrefs are followed: a number that was loaded says where in a buffer, not in which
+        flows: list[tuple[list[str], list[str]]] = []  # from any of these names to all of those
+        for op in ops:
+            inner = [x for region in op.regions for x in region.ops if x.name in ("scf.yield", "scf.condition")]
+            into = [name for name, kind in zip(op.results, op.result_types) if kind.startswith("memref")]
+            into += [name for r in op.regions for name, kind in r.args if kind.startswith("memref")]
+            if into:
+                flows.append(([*op.operands, *(name for x in inner for name in x.operands)], into))
+        size = -1
+        while size != (size := sum(map(len, base.values()))):
+            for sources, into in flows:
+                found: set[int] = set().union(*(base[name] for name in sources if name in base))
+                if found:
+                    for name in into:
+                        base.setdefault(name, set()).update(found)
         for op in ops:
             if op.name in ("hivm.hir.load", "memref.load"):
                 self.loaded |= base.get(op.operands[0], set())
@@ -562,6 +557,7 @@ class Generator:
             GM_WRITE=replay.scalar_write,
             LEAST=elements.LEAST,
             MISSES=elements.misses,
+            CAN_STORE=elements.can_store,
             **{f"UB_{code}": machine.numpy[code] for code in elements.WHOLE},
             **elements.NAMES,
         )
@@ -1324,16 +1320,29 @@ class Generator:
 
     def at_once(self, op: Op, head: int, index: str, last: str, trips: str) -> None:
         """Let a loop whose body is made and whose head is at line `head` do what is left after one iteration."""
-        steps = [re.fullmatch(r" *ts \+= (\d+)", line) for line in self.lines[head:]]
+        made = self.lines[head:]
+        steps = [x for line in made if (x := re.fullmatch(r"( *)ts \+= (\d+)", line))]
+        cycles = sum(int(step[2]) for step in steps)
+        idle = sum(int(step[2]) for step in steps if len(step[1]) == 4 * self.depth)
+        asked = [x[1] for line in made if (x := re.fullmatch(r" *path = path\[(.*)\]", line))]
         try:
-            code = elements.Elements(self, op, index, last, sum(int(step[1]) for step in steps if step)).code()
+            loop = elements.Elements(self, op, index, last, cycles, idle, asked)
+            code = loop.code()
         except elements.Unlike:
             return
         once = self.fresh("w")
-        self.lines.insert(head, "    " * (self.depth - 1) + f"{once} = {trips} > LEAST")
+        before = [f"{once} = {trips} > LEAST"]
+        if loop.stores:
+            before += [f"{loop.stores} = None", f"{loop.skip} = -1"]
+            self.lines.insert(head + 1, "    " * self.depth + f"if {index} < {loop.skip}: continue")
+        self.lines[head:head] = ["    " * (self.depth - 1) + line for line in before]
         self.emit(f"if {once}:")
         for line in [f"{once} = False", *code]:
             self.emit("    " + line)
+        if loop.stores:
+            self.emit(f"if {loop.stores} is not None:")
+            self.emit(f"    ts, {loop.skip}, {loop.count} = {loop.stores}.after({index}, ts)")
+            self.emit(f"    c{len(self.blocks) - 1} += {loop.count}")
 
     def limit(self, op: Op, line: int, depth: int, ops: str) -> None:
         """Take the ops of a loop from the program's budget; a recorded path has stayed inside it."""

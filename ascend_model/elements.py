@@ -4,6 +4,10 @@ The Ascend compiler turns some ops on integers into a loop of scalar loads, arit
 iteration runs as any other and settles order and definedness of the buffers; where the rest can only do the same
 with the next elements, it is done by numpy.  What that needs is looked at before each such loop; else, and for
 everything this module does not know, the loop goes on element by element.
+
+A store to scattered places becomes a loop with a copy an element: each takes its number through one of two small
+buffers and, if its mask says so, to its place.  Their values, too, are had at once; order and time are where they
+repeat (see `ascend_model.steady`).
 """
 
 from __future__ import annotations
@@ -15,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ascend_model import replay, steady
 from ascend_model.memory import Global
-from ascend_model.parse import DYNAMIC, ELEMENT_BITS, Op
+from ascend_model.parse import DYNAMIC, ELEMENT_BITS, Op, memref_type
 
 if TYPE_CHECKING:
     from ascend_model.codegen import Generator, Memory, Scalar
@@ -33,8 +38,11 @@ NAMES: dict[str, Any] = {
     "WHERE": np.where,
     "MAXIMUM": np.maximum,
     "MINIMUM": np.minimum,
+    "BROADCAST": np.broadcast_to,
+    "STORE_EACH": replay.store_each,
+    "STORES": steady.Stores,
 }
-"""What the code of this module calls, beside `misses`."""
+"""What the code of this module calls, beside its own functions."""
 
 
 class Unlike(Exception):
@@ -66,6 +74,10 @@ class Slice:
             return f"{self.root}.wr"
         return f"({self.root}.rd == 1 or {self.root}.rd == 2 and 1 not in SHADOW[{self.bytes} : {self.width}])"
 
+    def without(self, first: int, end: int) -> str:
+        """Whether none of these elements touches bytes first..end."""
+        return f"({self.end} * {self.width} <= {first} or {end} <= {self.start} * {self.width})"
+
     def apart(self, later: Slice) -> str:
         """Whether no iteration of one touches what another iteration of the other does."""
         away = f"{self.end} * {self.width} <= {later.start} * {later.width}"
@@ -75,17 +87,34 @@ class Slice:
         return f"({away})"
 
 
+@dataclass(frozen=True)
+class Cell:
+    """One element of the unified buffer.  at: its index from address zero."""
+
+    elem: str
+    at: int
+
+    @property
+    def bytes(self) -> tuple[int, int]:
+        width = ELEMENT_BITS[self.elem] // 8
+        return self.at * width, (self.at + 1) * width
+
+
 class Elements:
     """Code that does what is left of a loop after its first iteration.
 
     index: the loop's variable.  last: its end.  cycles: of one iteration, without loads from global memory.
+    idle: of one that takes no branch.  asked: the decisions (see `ascend_model.replay`) that an iteration compares
+    with the path.
     In the generated code `rest` is the first element that is left, `count` how many are, `all` their numbers.
     """
 
-    def __init__(self, generator: Generator, loop: Op, index: str, last: str, cycles: int):
+    def __init__(
+        self, generator: Generator, loop: Op, index: str, last: str, cycles: int, idle: int, asked: Sequence[str]
+    ):
         self.generator = generator
         self.loop = loop
-        self.index, self.last, self.cycles = index, last, cycles
+        self.index, self.last, self.cycles, self.idle, self.asked = index, last, cycles, idle, asked
         self.rest, self.count = generator.fresh("e"), generator.fresh("n")
         self.offsets: dict[str, list[str]] = {loop.regions[0].args[0][0]: []}
         """SSA numbers that are the loop's variable plus numbers that stay the same."""
@@ -97,6 +126,15 @@ class Elements:
         self.depth = 0
         self.misses = ""
         self.all = ""
+        self.cells: dict[str, list[Cell]] = {}
+        """Memrefs of one element: where it lies; of two, the first where the number in `choice` is not zero."""
+        self.choice: dict[str, str] = {}
+        self.copied: list[Cell] = []
+        self.stores = ""
+        """A `steady.Stores` of the generated code, where order and time are kept, and in"""
+        self.skip = ""
+        """the number of the iteration to go on with."""
+        self.conditions: list[str] = []
 
     def emit(self, text: str) -> None:
         self.lines.append("    " * self.depth + text)
@@ -109,15 +147,17 @@ class Elements:
             raise Unlike
         for op in region.ops:
             self.one(op)
-        if not any(x.write for x in self.slices):
-            raise Unlike
+        if any(x.write for x in self.slices) == bool(self.copied):
+            raise Unlike  # nothing is written, or more than is looked at here
         spent = f"ts += {count} * {self.cycles}"
         if self.misses:
             spent += f" + {self.misses} * MISS + ({count} - {self.misses}) * HIT"
-        if generator.mode != "values":
+        if generator.mode != "values" and not self.copied:
             self.emit(spent)
-        self.emit("break")
-        conditions = [x.inside for x in self.slices]
+        if generator.mode == "values" or not self.copied:
+            self.emit("break")
+        conditions = [x.inside for x in self.slices] + self.conditions
+        conditions += [x.without(*cell.bytes) for x in self.slices for cell in self.copied]
         if generator.mode != "values":
             conditions += [x.ready for x in self.slices]
         for i, later in enumerate(self.slices):
@@ -170,6 +210,10 @@ class Elements:
             self.load(op)
         elif op.name == "memref.store":
             self.store(op)
+        elif op.name == "scf.if":
+            self.copy(op)
+        elif op.name == "arith.select" and op.result_types[0].startswith("memref"):
+            self.choose(op)
         elif op.name == "memref.reinterpret_cast":
             self.moved(op)
         elif op.name.startswith("arith."):
@@ -212,7 +256,9 @@ class Elements:
         elif name == "muli":
             products = [p * q for p in (a.lo, a.hi) for q in (b.lo, b.hi)]
             self.bind(op, self.wrapped(op, f"{self.value(x)} * {self.value(y)}", min(products), max(products)))
-        elif name in ("divsi", "remsi") and b.lo > 0 and not self.varies(y):
+        elif name in ("divsi", "remsi") and b.hi > 0 and not self.varies(y):
+            if b.lo <= 0:
+                self.conditions.append(f"{b.expr} > 0")
             quotient = self.generator.fresh("e")
             self.emit(f"{quotient} = {self.value(x)} // {b.expr}")
             if a.lo < 0:  # numpy rounds down
@@ -329,6 +375,102 @@ class Elements:
         if self.generator.mode != "values":
             self.emit(f"if {part.root}.wr == 2:")
             self.emit(f"    SHADOW[{part.bytes}] = bytes({self.count} * {part.width})")
+
+    # ---- copies of one element
+
+    def cell(self, name: str) -> list[Cell]:
+        """Where a memref of one element in the unified buffer lies."""
+        if name in self.cells:
+            return self.cells[name]
+        if name not in self.generator.env:
+            raise Unlike
+        memory = self.generator.memory(name)
+        if memory.space != "ub" or not memory.static or memory.sizes != (1,) or memory.elem not in WHOLE:
+            raise Unlike
+        at = int(memory.offset)
+        if not self.generator.in_alloc(memory, at, at):
+            raise Unlike
+        return [Cell(memory.elem, at)]
+
+    def choose(self, op: Op) -> None:
+        """One of two buffers, which take turns."""
+        which, yes, no = op.operands
+        if which not in self.vectors or yes in self.cells or no in self.cells:
+            raise Unlike
+        self.cells[op.results[0]] = [*self.cell(yes), *self.cell(no)]
+        self.choice[op.results[0]] = self.vectors[which]
+
+    def copy(self, op: Op) -> None:
+        """An element that goes to global memory if a condition holds."""
+        generator, condition = self.generator, op.operands[0]
+        if generator.mode == "record" or generator.machine.time.trace or self.copied or self.misses:
+            raise Unlike
+        if condition not in self.vectors or op.results or any(region.ops for region in op.regions[1:]):
+            raise Unlike
+        if [x for x in self.loop.regions[0].ops if x.short not in WITHOUT_VALUES][-1] is not op:
+            raise Unlike  # what follows may read what it stores
+        inside = [x for x in op.regions[0].ops if x.short not in WITHOUT_VALUES]
+        if sorted(x.name for x in inside) != ["hivm.hir.store", "memref.reinterpret_cast", "memref.store"]:
+            raise Unlike
+        last, cast, held = sorted(inside, key=lambda x: x.name)
+        target, kind = cast.operands[0], memref_type(last.operand_types[1])
+        if last.operands != (held.operands[1], cast.results[0]) or last is not inside[2]:
+            raise Unlike
+        if target not in generator.env or kind is None or kind.shape != (1,):
+            raise Unlike
+        if last.enum("atomic_kind", "none") != "none" or [self.value(x) for x in held.operands[2:]] != ["0"]:
+            raise Unlike
+        self.moved(cast)
+        self.copied = self.cell(held.operands[1])
+        elem, memory = self.copied[0].elem, generator.memory(target)
+        if cast.results[0] not in self.starts or memory.elem != elem:
+            raise Unlike
+        index, value = self.starts[cast.results[0]], self.value(held.operands[0])
+        which = self.choice.get(held.operands[1], "")
+        taken = generator.fresh("e")
+        self.emit(f"{taken} = {self.vectors[condition]} != 0")
+        self.emit(f"if CAN_STORE({memory.root}, {elem!r}, {index}[{taken}]):")
+        self.depth += 1
+        where = f"{memory.root}, {elem!r}, {index}"
+        if generator.mode == "values":
+            self.copied_values(generator.scalar(condition).expr, where, taken, value, which, generator.place(last))
+        else:
+            flags = [x.operands[0] for x in op.regions[0].ops if x.short.endswith("_flag") and x.operands]
+            shape = [*([which] if which else []), *(self.value(x) for x in flags if self.varies(x))]
+            self.stores, self.skip = generator.fresh("e"), generator.fresh("e")
+            roots = [f"a{i}" for i, x in enumerate(generator.arguments) if x.memref]
+            reads = list(dict.fromkeys(x.root for x in self.slices))
+            lists = [generator.tuple_of(x) for x in (shape, [cell.at for cell in self.copied], reads, roots)]
+            made = f"{where}, {value}, {taken}, {', '.join(lists)}, {self.rest}, {self.idle}"
+            self.emit(f"{self.stores} = STORES(M, {made})")
+
+    def copied_values(self, known: str, where: str, taken: str, value: str, which: str, place: int) -> None:
+        """The copies where values alone are computed.  known: the decision of each, if it is one."""
+        if self.asked not in ([], [known]):
+            raise Unlike
+        if self.asked:
+            self.emit(f"for {known} in {taken}.tolist(): path = path[{known}]")
+        elem, values = self.copied[0].elem, self.generator.fresh("e")
+        self.emit(f"{values} = BROADCAST({value}, {self.count})[{taken}]")
+        self.emit(f"STORE_EACH(M, {where}[{taken}], {values}, {place})")
+        through = [f"[{which}[{taken}] {sign} 0]" for sign in ("!=", "==")] if which else [""]
+        for cell, those in zip(self.copied, through):
+            self.emit(f"for {known} in {values}{those}[-1:]: UB_{elem}[{cell.at}] = {known}")
+
+
+WITHOUT_VALUES = ("set_flag", "wait_flag", "pipe_barrier", "yield", "mark")
+"""Ops that leave nothing but time and order, or nothing at all."""
+
+
+def can_store(root: Global, elem: str, index: np.ndarray) -> bool:
+    """Whether stores to these elements, one after the other, are the same as all at once, and all are inside."""
+    if root.kind == 0 or ELEMENT_BITS[elem] // 8 != root.unit:
+        return False
+    if not index.size:
+        return True
+    if index.min() < 0 or index.max() >= root.count[elem]:
+        return False
+    return bool((np.diff(index) > 0).all()) or np.unique(index).size == index.size
 
 
 def misses(tags: list[int], root: Global, elem: str, index: np.ndarray) -> int:

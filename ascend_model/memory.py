@@ -320,7 +320,7 @@ class Machine:
         self.partial = False
         # of a program that repeats a path: what to put back, and its global accesses
         self.undo: list[tuple[Any, Any, Any]] = []
-        self.moves: list[tuple[Any, ...]] = []
+        self.moves: list[Any] = []
 
     # ---- set-up
 

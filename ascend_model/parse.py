@@ -7,8 +7,9 @@ and source locations.  Anything else is an error that names its place.
 from __future__ import annotations
 
 import itertools
+import operator
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
@@ -17,19 +18,18 @@ DYNAMIC = -9223372036854775808
 
 ELEMENT_BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "index": 64, "f16": 16, "bf16": 16, "f32": 32}
 
-_SPACE = r"(?:\s+|//[^\n]*)*"
-_TOKEN = re.compile(
-    rf"""(?=({_SPACE}))\1  # never given back in part: a comment's last word is no token
-       ( "(?:[^"\\\n]|\\.)*"
-       | %[\w.$-]+(?:\#\d+)?
-       | \^[\w.$-]+
-       | -> | <\{{ | \}}>
-       | [(){{}}\[\],:=<>]
-       | [^\s(){{}}\[\],:=<>"]+
-       | \Z )""",
+_PIECE = re.compile(
+    r"""\s+
+      | //[^\n]*
+      | "(?:[^"\\\n]|\\.)*"
+      | %[\w.$-]+(?:\#\d+)?
+      | \^[\w.$-]+
+      | -> | <\{ | \}>
+      | [(){}\[\],:=<>]
+      | [^\s(){}\[\],:=<>"]+""",
     re.VERBOSE,
 )
-"""White space and comments, and the token after them; the last token is empty."""
+"""White space, a comment, or a token."""
 _OPEN = {"(": ")", "{": "}", "[": "]", "<": ">", "<{": "}>"}
 _CLOSE = set(_OPEN.values())
 _PLACE = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
@@ -176,12 +176,17 @@ def dense_strides(shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
 class _Reader:
     def __init__(self, text: str):
         self.text = text
-        pieces = _TOKEN.findall(text)
-        self.tokens: list[str] = [token for _, token in pieces]
-        ends = list(itertools.accumulate(len(space) + len(token) for space, token in pieces))
-        self.starts: list[int] = [end - len(token) for end, token in zip(ends, self.tokens)]
-        if ends[-1] != len(text):
+        pieces = _PIECE.findall(text)
+        starts = list(itertools.accumulate(map(len, pieces), initial=0))
+        if starts.pop() != len(text):
             raise self.unreadable()
+        blank: Iterable[bool] = map(str.isspace, pieces)
+        if "//" in text:
+            blank = (piece.isspace() or piece.startswith("//") for piece in pieces)
+        kept = list(map(operator.not_, blank))
+        # the text ends with tokens that are empty, so that one can always look at the next
+        self.tokens: list[str] = [*itertools.compress(pieces, kept), "", ""]
+        self.starts: list[int] = [*itertools.compress(starts, kept), len(text), len(text)]
         self.at = 0
         self.line = 1
         self.counted = 0
@@ -195,9 +200,8 @@ class _Reader:
     def unreadable(self) -> ParseError:
         """The first place where no token starts."""
         at = 0
-        while (found := _TOKEN.match(self.text, at)) is not None:
+        while (found := _PIECE.match(self.text, at)) is not None:
             at = found.end()
-        at = re.compile(_SPACE).match(self.text, at).end()  # type: ignore[union-attr]
         return self.error_at(at, f"cannot read {self.text[at : at + 20]!r}")
 
     def fail(self, message: str) -> ParseError:

@@ -63,6 +63,7 @@ INSTRUMENT = (
     "parse",
     "replay",
     "simulate",
+    "steady",
     "timeline",
     "vector",
     "costs",

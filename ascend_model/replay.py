@@ -12,7 +12,7 @@ of its global accesses, with the clocks that the record holds for each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +53,22 @@ class Record:
     clocks: tuple[Any, ...]
 
 
+@dataclass(frozen=True)
+class Several:
+    """Stores of one element each to global memory, one after the other.  index: which elements."""
+
+    root: Global
+    elem: str
+    index: np.ndarray
+    place: int
+
+    def moves(self) -> Iterator[tuple[Any, ...]]:
+        """What `Machine.gm_order` takes for each."""
+        width = ELEMENT_BITS[self.elem] // 8
+        for i in self.index.tolist():
+            yield self.root, self.elem, i * width, (i + 1) * width, None, MTE3, True, self.place
+
+
 def counters(machine: Machine) -> tuple[int, ...]:
     """What vector and copy ops count, which is all a program leaves in the machine."""
     return (*machine.dma, *machine.dma_bytes, *machine.bursts, machine.vector_ops, machine.repeats)
@@ -89,7 +105,11 @@ class Paths:
             return False
         if not self.tree and self.programs > 1:
             return False  # too long to keep, or not clean
-        return self.repeated > 0 or self.steps // self.programs * left >= LEAST
+        return self.repeated > 0 or self.much(left)
+
+    def much(self, left: int) -> bool:
+        """Whether `left` more programs are much work, if they are like those before."""
+        return self.steps // max(1, self.programs) * left >= LEAST
 
     def keep(self, path: Sequence[Any], record: Record) -> None:
         """Remember the path of a program that was executed in full."""
@@ -126,18 +146,29 @@ class Paths:
         except Exception:
             # A fault, too, is judged and worded by full execution.
             record = None
-        if record is None or len(record.clocks) != len(values.moves):
+        judged = None if record is None else _judged(record.clocks, values.moves)
+        if judged is None:
             for array, at, old in reversed(values.undo):
                 array[at] = old
             return None
         full.program = block
-        for clocks, move in zip(record.clocks, values.moves):
-            if clocks is not None:
-                full.set_clocks(clocks)
-                full.gm_order(*move)
+        for clocks, move in judged:
+            full.set_clocks(clocks)
+            full.gm_order(*move)
         raise_counters(full, record.moved)
         self.repeated += 1
         return record
+
+
+def _judged(clocks: Sequence[Any], moves: Sequence[Any]) -> list[tuple[Any, Any]] | None:
+    """The accesses whose order depends on their places, each with its clocks; None if the path has more or fewer
+    accesses than these."""
+    if sum(x.index.size if isinstance(x, Several) else 1 for x in moves) != len(clocks):
+        return None
+    if clocks.count(None) == len(clocks):
+        return []
+    each = [one for x in moves for one in (x.moves() if isinstance(x, Several) else (x,))]
+    return [(known, move) for known, move in zip(clocks, each) if known is not None]
 
 
 # ---- what the code of mode "values" calls for global memory
@@ -266,3 +297,13 @@ def scalar_write(machine: Machine, root: Global, elem: str, index: int, value: A
         machine.moves.append((root, elem, lo, hi, None, S, True, place))
     _own_one(machine, root, lo // root.unit)
     _change(machine, root.view[elem], index, value)
+
+
+def store_each(
+    machine: Machine, root: Global, elem: str, index: np.ndarray, values: np.ndarray, place: int
+) -> None:
+    """Stores of one element each, to elements that all differ, as `elements.can_store` found them."""
+    if root.is_stored:
+        machine.moves.append(Several(root, elem, index, place))
+    _own(machine, root, index)
+    _change(machine, root.numpy[elem], index, values)

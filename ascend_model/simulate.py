@@ -278,6 +278,7 @@ def _launch(
     table = costs.table()
     full = program("record" if repeats else "time")
     made, machine = full.made, full.made.machine
+    machine.recorded = [] if repeats else None
     roots = [v for v in values if isinstance(v, Global)]
     for root in roots:
         root.is_loaded = root.index in made.loaded
@@ -305,11 +306,13 @@ def _launch(
                 root.begin()
             one: Record | None = None
             if repeats and not paths.worthwhile(programs - block):
-                # no path to come is worth its record
+                # no path to come is worth its record; code that makes none is worth it where there is much to do
                 repeats = False
-                full = program("time")
-                full.made.machine.take_over(machine)
-                machine = full.made.machine
+                machine.recorded = None
+                if paths.much(programs - block):
+                    full = program("time")
+                    full.made.machine.take_over(machine)
+                    machine = full.made.machine
             if repeats and paths.tree:
                 if bare is None:
                     bare = program("values", full.indices)
@@ -340,9 +343,11 @@ def _launch(
                 if repeats and machine.reported == reported and not machine.delicate:
                     if machine.partial and not full.indices:
                         # single values of buffers that are written in part: where they lie decides as well
-                        full = program("record", True)
-                        full.made.machine.take_over(machine)
-                        machine = full.made.machine
+                        if paths.worthwhile(programs - block - 1):
+                            full = program("record", True)
+                            full.made.machine.take_over(machine)
+                            machine = full.made.machine
+                            machine.recorded = []
                     else:
                         paths.keep(machine.path, one)
             per_program.append(one.cycles)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ascend_model import compile_kernel, elements, simulate_text
+from ascend_model import compile_kernel, elements, memory, simulate_text, steady
 from tests import model_kernels as kernels
 from tests.model_cases import BY_NAME, tensor
 from tests.model_faults import moved_buffers, removed_barriers, removed_flags
@@ -86,6 +86,123 @@ def test_planted_faults_are_reported_alike(name):
         done = same(fault.text, grid, args, keep_numbers=True)
         kinds |= {one.kind for one in done.findings} | {done.status}
     assert {"missing wait", "deadlock", "overlapping buffers"} <= kinds
+
+
+SCATTERS = ("assign_where", "assign_or_offset", "assign_modulo")
+"""Kernels that store each element by a copy of its own."""
+
+
+@pytest.fixture
+def repeated(monkeypatch):
+    """Periods that were done at once, a number a loop."""
+    done = []
+    repeat = steady.repeat
+
+    def counting(machine, before, now, roots, times):
+        later = repeat(machine, before, now, roots, times)
+        done.append(0 if later is None else times)
+        return later
+
+    monkeypatch.setattr(steady, "repeat", counting)
+    return done
+
+
+@functools.cache
+def scatter(name):
+    arguments = requests([0] * 6, [1] * 6, list(range(6)))
+    code = compile_kernel(getattr(kernels, name), arguments, {"UPPER": 64, "BLOCK": 128})
+    assert code.status == "ok", code.message
+    return code.generic, code.arguments
+
+
+def requests(start, length, rows, room=600):
+    start, length = np.array(start, np.int32), np.array(length, np.int32)
+    return {
+        "rows": np.array(rows, np.int32),
+        "pool": np.full((8, room), -1, np.int32),
+        "start": start,
+        "end": start + length,
+        "source": np.arange(int(length.sum()), dtype=np.int32),
+        "pool_len": room,
+    }
+
+
+def scattered(text, names, arguments, replay=False):
+    return same(text, len(arguments["rows"]), [arguments[n] for n in names], replay=replay, keep_numbers=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["assign_where", "assign_modulo"])
+def test_planted_faults_in_loops_with_a_copy_an_element(name, repeated):
+    text, names = scatter(name)
+    arguments = requests([3, 0, 7], [128, 300, 100], [2, 0, 1])
+    kinds = set()
+    for fault in [*removed_flags(text), *removed_barriers(text), *moved_buffers(text, 8)]:
+        done = scattered(fault.text, names, arguments)
+        kinds |= {one.kind for one in done.findings} | {done.status}
+    assert {"missing wait", "deadlock"} <= kinds
+    assert any(repeated)
+
+
+@pytest.mark.parametrize("name", SCATTERS)
+def test_a_copy_an_element_is_done_at_once(name, repeated):
+    text, names = scatter(name)
+    scattered(text, names, requests([3] * 8, range(200, 208), range(8)))
+    assert max(repeated) > 40
+
+
+@pytest.mark.parametrize("name", SCATTERS)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.integers(-5, 500), min_size=5, max_size=5),
+    st.lists(st.sampled_from([0, 1, 17, 33, 100, 128, 130, 300]), min_size=5, max_size=5),
+    st.lists(st.integers(0, 8), min_size=5, max_size=5),
+    st.booleans(),
+)
+def test_elements_that_leave_the_pool_or_belong_to_another_program(name, start, length, rows, replay):
+    text, names = scatter(name)
+    scattered(text, names, requests(start, length, rows), replay)
+
+
+def test_two_elements_of_one_place(repeated):
+    """A remainder smaller than the span: places come again, and the last store stays."""
+    text, names = scatter("assign_modulo")
+    done = scattered(text, names, requests([0] * 3, [128] * 3, [0, 2, 4]) | {"pool_len": 50})
+    assert done.status == "ok" and not any(repeated)
+
+
+def test_numbers_that_grow_and_numbers_that_stay():
+    assert steady.growth([5, 4, 1], [7, 6, 1]) == 2
+    assert steady.growth([5, 1, memory.ALWAYS], [7, 1, memory.ALWAYS]) == 2
+    assert steady.growth([5, 5], [5, 5]) == 0
+    assert steady.growth([5, 4], [7, 7]) is None
+    assert steady.growth([5, 5], [7, 5]) is None, "the first overtakes the second"
+    assert steady.growth([5, 9], [7, 9]) is None, "the first will overtake the second"
+    assert steady.growth([5, 4], [5, 6]) is None
+
+
+@pytest.mark.parametrize("what", ["free", "done", "seq", "clock", "atom", "flag"])
+def test_a_state_that_differs_is_no_repetition(what, repeated, monkeypatch):
+    """Each part of the machine's state is looked at."""
+    state, states = steady.state, []
+
+    def disturbed(machine, ts, roots):
+        states.append(ts)
+        by = 1000 * len(states) ** 2
+        time, queue = machine.time, next(q for q in machine.flags.values() if q)
+        part = {
+            "free": time.free, "done": time.done, "seq": machine.seq, "clock": machine.clock[2],
+            "atom": machine.atoms[0].w, "flag": queue[0][1],
+        }[what]  # fmt: skip
+        part[3] += by
+        found = state(machine, ts, roots)
+        part[3] -= by
+        return found
+
+    monkeypatch.setattr(steady, "state", disturbed)
+    text, names = scatter("assign_modulo")
+    scattered(text, names, requests([3], [128], [0]))
+    assert states and not any(repeated)
 
 
 QUICK = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

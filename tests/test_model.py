@@ -204,6 +204,13 @@ def test_text_that_is_no_ir_is_a_state_with_line_and_column(edit):
         parse(edit(text))
 
 
+def test_text_that_is_cut_off_is_an_error():
+    text = compiled("add").generic
+    for end in range(text.index("{"), text.index('"func.return"'), 7):
+        with pytest.raises(ParseError):
+            parse(text[:end])
+
+
 def test_arguments_are_checked():
     text = compiled("add").generic
     with pytest.raises(ValueError, match="takes 4 run-time arguments, got 1"):

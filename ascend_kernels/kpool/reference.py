@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 
+import numpy as np
 import torch
 
 HEAD = 128
@@ -103,18 +104,19 @@ def kpool_seed_tail_cache(tail, key, score, tslot, P) -> None:
 
 
 def expand_pools_and_append_tail(pool_ids, seq_lens, pool_size, within_seq=False) -> torch.Tensor:
-    """Row after row, pool after pool."""
-    rows = []
-    for chosen, length in zip(pool_ids.tolist(), seq_lens.tolist()):
+    """Row after row: the tokens of each pool, -1 where it is not there, then those behind the last whole pool."""
+    if pool_ids.numel() and (int(pool_ids.max()) + 1) * pool_size > 2**31:
+        raise OverflowError(f"pool {int(pool_ids.max())} of {pool_size} tokens: no int32 holds their numbers")
+    count = pool_ids.shape[1] * pool_size
+    found = torch.full((len(pool_ids), count + pool_size - 1), -1, dtype=torch.int32)
+    tokens_of = np.arange(pool_size)
+    for row, chosen, length in zip(found.numpy(), pool_ids.numpy(), seq_lens.tolist()):
         whole = length // pool_size
-        row = []
-        for pool in chosen:
-            there = pool >= 0 and (not within_seq or pool < whole)
-            row += range(pool * pool_size, (pool + 1) * pool_size) if there else [-1] * pool_size
-        tail = list(range(whole * pool_size, length))
-        rows.append(row + tail + [-1] * (pool_size - 1 - len(tail)))
-    width = pool_ids.shape[1] * pool_size + pool_size - 1
-    return torch.tensor(rows, dtype=torch.int32).reshape(len(rows), width)
+        tokens = chosen.astype(np.int64)[:, None] * pool_size + tokens_of
+        tokens[(chosen < 0) | (within_seq & (chosen >= whole))] = -1
+        row[:count] = tokens.reshape(-1)
+        row[count : count + length % pool_size] = range(whole * pool_size, length)
+    return found
 
 
 def compute_pooled_write_locs(page_table_64, pool_ids, pool_size) -> torch.Tensor:
