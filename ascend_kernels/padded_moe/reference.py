@@ -71,9 +71,8 @@ def close(name: str, actual: torch.Tensor, expected: torch.Tensor, arguments: Ar
     return within_rounding(name, actual, expected, _sums(arguments))
 
 
-_LAST: list[
-    Any
-] = []  # of the case that this process works on, whose forms share it: arguments, and sums of |terms|
+# Arguments and sums of |terms| of the case that this process works on, whose forms share them.
+_LAST: list[Any] = []
 
 
 def _sums(arguments: Arguments) -> torch.Tensor:
