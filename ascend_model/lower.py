@@ -28,6 +28,7 @@ LIBRARY = os.path.dirname(os.__file__) + os.sep  # Python's own modules
 RARELY = 10_000  # objects made until this process looks for cycles among them
 FOLDERS: set[str] = set()  # of files that were loaded by their path
 FILES: dict[str, int] = {}  # source file -> its time when imported; a changed one makes this process stale
+MODULES: dict[str, tuple[Any, str]] = {}  # name -> the module and its file, or "" for one that nobody edits
 
 
 def load_kernel(request: dict[str, Any]):
@@ -355,10 +356,18 @@ def write(record: str, answer: dict[str, Any]) -> None:
 def changed_file() -> str | None:
     """A source file that was edited after this process imported it."""
     for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if not file or "site-packages" in file or file.startswith(LIBRARY) or not os.path.isfile(file):
+        known, file = MODULES.get(name, (None, ""))
+        if known is not module:
+            file = getattr(module, "__file__", None) or ""
+            if "site-packages" in file or file.startswith(LIBRARY):
+                file = ""
+            MODULES[name] = module, file
+        if not file:
             continue
-        time = os.stat(file).st_mtime_ns
+        try:
+            time = os.stat(file).st_mtime_ns
+        except OSError:
+            continue
         if FILES.setdefault(file, time) != time:
             if not name.startswith("_ascend_model_file_"):
                 return file
