@@ -480,7 +480,7 @@ def test_plans_keep_the_limits(n, on):
         (lambda: plan.compaction(2**25, 4, 1, NPU), "33554432 entries"),
         (lambda: plan.choose(4, 17, NPU), r"topk 17: .* need \d+ bits of UB, Ascend910B1 has 1572864"),
         (lambda: plan.vocabulary(4, 2**24 + 1, NPU), "a vocabulary of 16777217"),
-        (lambda: plan.draw(2**18 + 1), "a vocabulary of 262145"),
+        (lambda: plan.draw(4, 2**18 + 1, NPU), "a vocabulary of 262145"),
         (lambda: plan.tree_rows(4, 65, NPU), "trees of 65 nodes need 1638400 bits of UB, Ascend910B1 has 1572864"),
         (lambda: plan.paged(4, 4097, NPU), "runs of 4097 slots need 3145728 bits of UB, Ascend910B1 has 1572864"),
     ],

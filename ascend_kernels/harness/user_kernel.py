@@ -190,6 +190,8 @@ def _why_not(file: str, real: str, error: Exception) -> str:
         of = file if error.filename in (real, None) else error.filename
         text = (error.text or "").strip()[:120]
         return f"{of}{where} is not Python: {error.msg}{f': `{text}`' if text else ''}"
+    if isinstance(error, ValueError) and "null bytes" in str(error):  # no SyntaxError before Python 3.11.4
+        return f"{file} is not Python: {error}"
     if isinstance(error, ModuleNotFoundError):
         hint = "install it, or import it only where it is used"
         if (error.name or "").partition(".")[0] in ("triton", "torch"):
