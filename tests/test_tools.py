@@ -434,7 +434,7 @@ def test_a_lost_device_costs_a_commit_its_case(cases, bad, states, tmp_path, mon
     monkeypatch.setattr(gpu_history, "WORKER", (sys.executable, "-c", STAND_IN.format(bad=bad)))
     key = ("c" * 40, 0)
     workers = {key: gpu_history.Worker(tmp_path, dry=True)}
-    lists = {key: {OP: {"family": "token_pool", "cases": cases, "impls": ["form"], "default": "form"}}}
+    lists = {key: {OP: {"family": "token_pool", "cases": cases, "roles": {"form": "op"}}}}
     found = []
     for case in cases:
         workers[key].revive()

@@ -192,8 +192,7 @@ def time_case(op: Op, case: str, judged: dict[str, tuple[str, str]], place: str)
 
 def _row(op: Op, case: str, name: str, place: str) -> dict[str, Any]:
     """What a row says before anything is known of it.  role: "op" is what the wrapper chooses on this device."""
-    other = "twin" if name in op.twins else "other"
-    role = "op" if name == op.default(place) else "baseline" if name in (TORCH, ROWS) else other
+    role = "baseline" if name in (TORCH, ROWS) else op.role(name, place)
     return {"op": op.name, "family": op.family, "case": case, "impl": name, "role": role}
 
 

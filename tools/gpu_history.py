@@ -128,8 +128,7 @@ def work() -> int:
                     op.name: {
                         "family": op.family,
                         "cases": cases(op),
-                        "impls": impls(op),
-                        "default": op.default(place),
+                        "roles": {impl: op.role(impl, place) for impl in impls(op)},
                     }
                     for op in OPS.values()
                 }
@@ -347,11 +346,11 @@ def ask_all(workers: Mapping[Key, Worker], lists: Mapping[Key, Any], op: str, ca
             answer = workers[key].answer()
             if answer is None or "error" in answer:
                 reason = workers[key].failed or answer["error"]
-                answer = {impl: {"state": "crashed or timed out", "reason": reason} for impl in facts["impls"]}
+                answer = {impl: {"state": "crashed or timed out", "reason": reason} for impl in facts["roles"]}
             for impl, verdict in answer.items():
                 entries[key, impl] = {
                     "commit": key[0], "op": op, "family": facts["family"], "case": case, "impl": impl,
-                    "role": "op" if impl == facts["default"] else "other", "samples": [], "number": 1, **verdict,
+                    "role": facts["roles"][impl], "samples": [], "number": 1, **verdict,
                 }  # fmt: skip
                 if first and verdict["state"] == "ok":
                     right.setdefault(key[0], []).append(impl)

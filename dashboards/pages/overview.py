@@ -24,7 +24,6 @@ from dashboards.pages.view import (
 )
 from dashboards.series import NOT_RUN, OK, SILENT_STATES, STATE_CODE, STATES
 from dashboards.text import change as percent
-from dashboards.trust import noise_floors
 
 LISTED_EVENTS = 200
 # Of these, the rest stays folded until somebody asks for it or filters.
@@ -278,7 +277,6 @@ def heat_data(view: View) -> str:
     length = len(view.history.commits)
     keep = max(2, min(length, HEAT_BYTES // (8 * max(len(rows), 1))))
     start = length - min(keep, length)
-    noise = _noise(view, [one["row"] for one in rows])
     return data.script(
         "heat",
         {
@@ -292,7 +290,7 @@ def heat_data(view: View) -> str:
                     data.shown(view.history.series[one["row"]].case),
                     view.history.series[one["row"]].direction,
                     data.numbers(view.history.value[one["row"], start:]),
-                    round(noise.get(one["row"], 0.0), 5),
+                    round(view.noise.get(one["row"], 0.0), 5),
                 ]
                 for one in rows
             ],
@@ -300,19 +298,10 @@ def heat_data(view: View) -> str:
     )
 
 
-def _noise(view: View, rows: Sequence[int]) -> dict[int, float]:
-    """Relative change below which a measured row's newest run cannot tell one from none, where that is known."""
-    newest = {int(view.last[row]) for row in rows if not view.history.series[row].deterministic}
-    floors = {column: noise_floors(view.history, column) for column in newest if column >= 0}
-    known = {row: floors.get(int(view.last[row]), {}).get(row) for row in rows}
-    return {row: floor.least for row, floor in known.items() if floor}
-
-
 def _heat(view: View) -> list[Markup]:
     """op x case, for each kind of number and machine: the newest value against the baseline."""
     rows = heat_rows(view)
     history = view.history
-    noise = _noise(view, [one["row"] for one in rows])
     found = []
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for one in rows:
@@ -332,8 +321,7 @@ def _heat(view: View) -> list[Markup]:
             cells = []
             for one in (one for one in some if one["kernel"].slug == name and one["metric"] == first):
                 series = history.series[one["row"]]
-                path, case, floor = by_slug[name].path, data.shown(series.case), noise.get(one["row"], 0.0)
-                cells.append(_cell(view, one["row"], base, newest, path, case, floor))
+                cells.append(_cell(view, one["row"], base, newest, by_slug[name].path, data.shown(series.case)))
             lines.append(
                 tag(
                     "tr",
@@ -396,8 +384,8 @@ def _heat(view: View) -> list[Markup]:
     return found
 
 
-def _cell(view: View, row: int, base: int, newest: int, path: str, case: str, noise: float) -> Markup:
-    history = view.history
+def _cell(view: View, row: int, base: int, newest: int, path: str, case: str) -> Markup:
+    history, noise = view.history, view.noise.get(row, 0.0)
     now, before = history.value[row, newest], history.value[row, base]
     state = history.state_name(row, newest)
     one = history.series[row]

@@ -18,6 +18,7 @@ from dashboards.pages.markup import Markup
 from dashboards.repository import Commit
 from dashboards.results import Detail, History
 from dashboards.series import NOT_RUN, OK, SILENT_STATES, STATE_CODE, STATES, Series
+from dashboards.trust import noise_floors
 
 # The metric that stands for a kernel where only one is shown, best first.
 LEADING = ("cycles", "device_time", "device_time_cold", "host_time")
@@ -108,6 +109,17 @@ class View:
             key = (one.machine, one.modelled)
             found[key] = max(found.get(key, -1), int(self.last[row]))
         return found
+
+    @functools.cached_property
+    def noise(self) -> dict[int, float]:
+        """Relative change below which a series' run at its machine's newest commit cannot tell one from none."""
+        newest = {column for (_, modelled), column in self.newest.items() if not modelled and column >= 0}
+        return {
+            row: floor.least
+            for column in newest
+            for row, floor in noise_floors(self.history, column).items()
+            if self.last[row] == column
+        }
 
     @functools.cached_property
     def statuses(self) -> tuple[Status, ...]:
