@@ -16,7 +16,8 @@ Products and sums are formed in fp32 and rounded once.
 Source of the algorithm: MegaBlocks, padded scatter wgrad.
 Launch on Ascend: one program a vector core, a contiguous run of sorted positions each.  Products are accumulated
 as a vector and summed once a row; the sum stays a tile of one element, since a scalar would make the scalar pipe
-wait.  On a GPU: a few positions a program, or, where grad would be read several times from memory, one token.
+wait.  On a GPU: a position a program, of narrow rows many, or, where grad would be read several times from
+memory, one token.
 """
 
 from __future__ import annotations
@@ -206,7 +207,7 @@ class Planned:
 
     def launch(self, x, grad, indices, bin_ids, bins, padded_bins, out, top_k: int) -> None:
         """As Each.launch."""
-        form = plan.wgrad_form(len(indices), top_k, x.shape[1] * x.element_size(), device.of(x))
+        form = plan.wgrad_form(len(indices), top_k, x.shape[1], x.element_size(), device.of(x))
         IMPLEMENTATIONS[form].launch(x, grad, indices, bin_ids, bins, padded_bins, out, top_k)
 
 

@@ -22,6 +22,7 @@ ZEROS = 2048  # elements of one store of zeros at least; padding is written as f
 SLICE_ROWS = 8  # rows of one store, where a form collects them in UB
 MOST_UNROLLED = 8  # terms of a scatter's sum written out one by one
 SEARCHED = (128, 1024)  # assignments up to which a GPU program looks for its rows itself, which saves a launch
+NARROW = 256  # elements of a row up to which a GPU program of the weight gradient takes several rows
 READ_AGAIN = 32 << 20  # bytes of assigned rows above which a GPU no longer finds them in its L2 cache
 READ_AGAIN_WAITING = 256 << 20  # the same where the host waits in every call and a second launch costs its time
 
@@ -248,24 +249,29 @@ def wgrad_tokens(
 def wgrad_blocks(
     assignments: int, top_k: int, hidden: int, item: int, device: Device, given: Mapping[str, Any] | None = None
 ) -> Plan:
-    """Plan for several dot products at once: on a GPU one, its row at once where there are few of them."""
+    """Plan for several dot products at once: on a GPU of narrow rows many, of others one, all of its row at once
+    where there are few of them."""
     few = assignments <= 16 * device.cores
     tile = min(max(power_of_two(hidden), LEAST_TILE // item), MOST_TILE if few else 1024)
     constants = {"TOP_K": top_k, "HIDDEN": hidden, "TILE": tile, "ROWS": 1}
     if device.ascend:
         constants |= {"TILE": min(tile, 1024), "ROWS": 8}
+    elif hidden <= NARROW:
+        constants["ROWS"] = 2048 // tile
     sizes = {"assignments": assignments, "hidden": hidden, "item": str(item), "top_k": str(top_k)}
     given = given or plans.choice(MEASURED, "padded_moe.wgrad_blocks", device, **sizes)
-    constants, options = _overridden(constants, {} if device.ascend else _warps(tile), given)
+    options = {} if device.ascend else {"num_warps": 4} if hidden <= NARROW else _warps(tile)
+    constants, options = _overridden(constants, options, given)
     programs, run = shared(-(-assignments // constants["ROWS"]), device)
     return Plan((programs,), run, constants | {"ONCE": run == 1}, options)
 
 
-def wgrad_form(assignments: int, top_k: int, row_bytes: int, device: Device) -> str:
+def wgrad_form(assignments: int, top_k: int, hidden: int, item: int, device: Device) -> str:
     """Implementation of the weight gradient that suits the sizes."""
     if device.ascend:
         return "each"
-    return "tokens" if top_k > 1 and assignments * row_bytes >= READ_AGAIN else "blocks"
+    tokens = top_k > 1 and hidden > NARROW and assignments * hidden * item >= READ_AGAIN
+    return "tokens" if tokens else "blocks"
 
 
 def _gather_constants(experts: int, top_k: int, hidden: int, tile: int, parts: int) -> dict[str, Any]:
@@ -336,6 +342,9 @@ def candidates(name: str, sizes: Mapping[str, Any]) -> Iterator[plans.Choice]:
         usual = _rows_at_once(sizes["hidden"] * int(sizes["item"]))
         for rows in sorted({max(1, usual // 2), usual, 2 * usual}):
             yield from ({"ROWS": rows, "num_warps": warps} for warps in (1, 2, 4, 8))
+    elif form == "wgrad_blocks" and sizes["hidden"] <= NARROW:
+        for elements in (256, 512, 1024, 2048):
+            yield from ({"ROWS": elements // wide, "num_warps": warps} for warps in (2, 4, 8))
     elif form == "gather_tokens":
         for store in ("", ".cs"):
             yield from ({"STORE": store, "num_warps": warps} for warps in (2, 4, 8, 16))
