@@ -26,6 +26,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ UB_OVERFLOW = "ub overflow"  # the tiles do not fit the unified buffer
 COMPILE_FAILED = "compile failed"  # bishengir-compile gave an error of another kind
 TIMED_OUT = "timed out"
 
-FORMAT = 1  # of the cached records; a new one ignores the old
+FORMAT = 2  # of the cached records; a new one ignores the old
 LEVEL = 3  # of their compression; the highest takes seven times as long for a fifth less
 INSIDE = "ASCEND_PERF_LOWERING"  # set in the process that lowers
 STOP = "convert-hivm-to-std"
@@ -75,7 +76,7 @@ class Compiled:
     arguments:     names of the run-time arguments, in the order of the compiled function (an argument equal
                    to 1 becomes a constant, as at a real launch)
     linalg:        text handed to bishengir-compile, with source locations
-    hivm, generic: the last form, as printed and in MLIR's generic syntax (what `parse` reads)
+    generic:       the last form, in MLIR's generic syntax (what `parse` reads)
     notes:         what the compiler said beside success, such as a fall-back without double buffering
     code:          sha256 of the Linalg text without locations, options and compiler version: equal codes mean
                    equal programs
@@ -89,10 +90,16 @@ class Compiled:
     triton_ascend: str
     arguments: tuple[str, ...] = ()
     linalg: str = ""
-    hivm: str = ""
     generic: str = ""
     notes: tuple[str, ...] = ()
     code: str = ""
+
+    @cached_property
+    def hivm(self) -> str:
+        """The last form as people read it; "" without one, or where its compiler is not on this machine."""
+        with contextlib.suppress(toolchain.ToolchainError, OSError):
+            return _printed(self.generic, self.compiler) if self.generic else ""
+        return ""
 
 
 def compile_kernel(
@@ -382,7 +389,7 @@ def _when_written(dump: Path) -> tuple[int, list[int]]:
 
 
 def run_compiler(linalg: str, flags: list[str], version: str, timeout: float) -> dict[str, Any]:
-    """Run bishengir-compile on Linalg text; status, message, hivm, generic and notes as a dict."""
+    """Run bishengir-compile on Linalg text; status, message, generic and notes as a dict."""
     programs = toolchain.compiler_bin(version)
     with tempfile.TemporaryDirectory() as folder:
         source, last, dumps = Path(folder, "kernel.mlir"), Path(folder, "last.mlir"), Path(folder, "dumps")
@@ -394,6 +401,7 @@ def run_compiler(linalg: str, flags: list[str], version: str, timeout: float) ->
             "-o",
             str(Path(folder, "kernel.o")),
             "--mlir-print-debuginfo",
+            "--mlir-print-op-generic",
             "--mlir-disable-threading",  # its threads wait for each other more than they do
         ]
         environment = dict(os.environ)
@@ -418,31 +426,34 @@ def run_compiler(linalg: str, flags: list[str], version: str, timeout: float) ->
         notes = tuple(dict.fromkeys(re.findall(r"^\[NOTE\] (.*)$", words, re.M)))
         attempts = sorted(dumps.rglob("*.mlir"), key=_when_written)
         kept = attempts[-1] if attempts else last
-        hivm = DUMP_HEADER.sub("", kept.read_text()) if kept.exists() else ""
+        generic = DUMP_HEADER.sub("", kept.read_text()) if kept.exists() else ""
         errors = [line for line in words.splitlines() if "error:" in line.lower() and not HIVMC.search(line)]
         errors.sort(key=lambda line: "pipeline" in line)  # the line that says why comes first
-        if errors or not hivm.strip():
+        if errors or not generic.strip():
             own = "\n".join(line for line in words.splitlines() if not HIVMC.search(line))
             text = "\n".join(errors) or _first_words(own) or f"bishengir-compile ended with {done.returncode}"
             if done.returncode < 0:
                 text = f"bishengir-compile crashed: {signal.Signals(-done.returncode).name}\n{text}"
             status = UB_OVERFLOW if "ub overflow" in text.lower() else COMPILE_FAILED
             return _failure(status, text.replace(str(source), "kernel.mlir"), notes)
-        last.write_text(hivm)
-        generic = subprocess.run(
-            [str(programs / "bishengir-opt"), str(last), "--lower-affine", "--mlir-print-op-generic",
-             "--mlir-print-debuginfo"],
-            capture_output=True, text=True, errors="replace", timeout=timeout, cwd=folder,
-        )  # fmt: skip
-        if generic.returncode:
-            return _failure(COMPILE_FAILED, "bishengir-opt: " + _first_words(generic.stderr), notes)
         # Locations that the compiler made up name its input file; its folder is another at every run.
-        hivm, text = (form.replace(folder + os.sep, "") for form in (hivm, generic.stdout))
-        return {"status": OK, "message": "", "hivm": hivm, "generic": text, "notes": notes}
+        return {"status": OK, "message": "", "generic": generic.replace(folder + os.sep, ""), "notes": notes}
+
+
+def _printed(generic: str, version: str) -> str:
+    """MLIR text as the dialects print it."""
+    with tempfile.TemporaryDirectory() as folder:
+        last = Path(folder, "kernel.mlir")
+        last.write_text(generic)
+        done = subprocess.run(
+            [str(toolchain.compiler_bin(version) / "bishengir-opt"), str(last), "--mlir-print-debuginfo"],
+            capture_output=True, text=True, errors="replace", cwd=folder,
+        )  # fmt: skip
+        return done.stdout.replace(folder + os.sep, "")
 
 
 def _failure(status: str, message: str, notes: tuple[str, ...] = ()) -> dict[str, Any]:
-    return {"status": status, "message": message, "hivm": "", "generic": "", "notes": notes}
+    return {"status": status, "message": message, "generic": "", "notes": notes}
 
 
 def _input_keeper(folder: str, last: Path) -> str:

@@ -17,6 +17,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from ml_dtypes import bfloat16
 
 from ascend_model.parse import ELEMENT_BITS
 from ascend_model.timeline import MTE2, MTE3, PIPES, S, Timeline, V
@@ -67,23 +68,12 @@ class Finding:
 
 
 def bf16_to_f32(bits: np.ndarray) -> np.ndarray:
-    return (bits.astype(np.uint32) << 16).view(np.float32)
+    return bits.view(bfloat16).astype(np.float32)
 
 
 def f32_to_bf16(values: np.ndarray) -> np.ndarray:
     """Round to nearest even; a NaN stays a NaN."""
-    wide = np.ascontiguousarray(values, np.float32)
-    bits = wide.view(np.uint32)
-    rounded = bits >> 16
-    rounded &= 1
-    rounded += 0x7FFF
-    rounded += bits
-    rounded >>= 16
-    narrow = rounded.astype(np.uint16)
-    nan = wide != wide
-    if nan.any():
-        narrow[nan] = 0x7FC0
-    return narrow
+    return np.asarray(values, np.float32).astype(bfloat16).view(np.uint16)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -737,13 +727,13 @@ class Machine:
         else:
             return None
         if a.dense:
-            if not self.shadow[a.lo : a.hi].any():
+            if not np.count_nonzero(self.shadow[a.lo : a.hi]):  # quicker than any()
                 for atom in a.atoms:
                     if a.lo <= atom.lo and atom.hi <= a.hi:
                         atom.dirty = False
                 return None
             return a.shadow.astype(bool)
-        return a.shadow.astype(bool) if a.shadow.any() else None
+        return a.shadow.astype(bool) if np.count_nonzero(a.shadow) else None
 
     def define(self, a: Access, mask: np.ndarray | None = None) -> None:
         """Mark an operand written; `mask` says which lanes took a value nothing wrote."""
@@ -811,16 +801,21 @@ class Machine:
             if a.n == 0:
                 return np.zeros(a.shape, bool)
             shift = a.arr - 8 * a.lo
-            bits = np.unpackbits(self.ub[a.lo : a.hi], bitorder="little")
+            bits = np.unpackbits(self.ub[a.lo : a.hi], bitorder="little").view(bool)
             if a.bits is not None:
-                return bits[a.bits].astype(bool)
-            return bits[shift : shift + a.n].astype(bool).reshape(a.shape)
+                return bits[a.bits]
+            return bits[shift : shift + a.n].reshape(a.shape)
         return a.arr
 
     def put(self, a: Access, values: Any) -> None:
         elem = a.elem
         if elem == "bf16":
-            a.arr[...] = f32_to_bf16(values) if isinstance(values, np.ndarray) else bf16_bits(values)
+            if not isinstance(values, np.ndarray):
+                a.arr[...] = bf16_bits(values)
+            elif values.dtype == np.float32:
+                a.arr.view(bfloat16)[...] = values
+            else:
+                a.arr[...] = f32_to_bf16(values)
         elif elem == "i1":
             if a.n == 0:
                 return
@@ -829,7 +824,10 @@ class Machine:
                 old[a.bits] = np.broadcast_to(np.asarray(values, bool), a.shape)
                 self.ub[a.lo : a.hi] = np.packbits(old, bitorder="little")
                 return
-            bits = np.broadcast_to(np.asarray(values, bool), a.shape).reshape(-1)
+            bits = np.asarray(values, bool)
+            if bits.shape != a.shape:
+                bits = np.broadcast_to(bits, a.shape)
+            bits = bits.reshape(-1)
             shift, rest = a.arr - 8 * a.lo, a.hi * 8 - a.arr - a.n
             if shift or rest:
                 old = np.unpackbits(self.ub[a.lo : a.hi], bitorder="little")
@@ -1052,14 +1050,11 @@ class Machine:
             return
         me = self.program + 1
         old = owner[at]
-        if root.reader is None and isinstance(at, slice) and not old.any():
-            owner[at] = me
-            return
         mixed = None
         if root.reader is not None:
             mixed = root.reader[at] == me
-        others = (old != 0) & (np.abs(old) != me)
-        if others.any():
+        others = (old != 0) & (np.abs(old) != me) if np.count_nonzero(old) else None
+        if others is not None and others.any():
             modified = others & (old < 0)
             if mixed is not None:
                 modified |= others & mixed

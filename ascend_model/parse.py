@@ -1,7 +1,7 @@
-"""Read MLIR text in generic form (`bishengir-opt --lower-affine --mlir-print-op-generic`) into a small op tree.
+"""Read MLIR text in generic form (`--mlir-print-op-generic`) into a small op tree.
 
 Only what the generic form needs is understood: ops, regions with one block each, attributes as text, types,
-and source locations.  Anything else is an error that names its place.
+and source locations.  Anything else is an error that names its place.  Affine maps are written out as arithmetic.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+
+from ascend_model.affine import written_out
 
 DYNAMIC = -9223372036854775808
 """What MLIR prints in a static_* array where a run-time operand stands."""
@@ -34,6 +36,7 @@ _OPEN = {"(": ")", "{": "}", "[": "]", "<": ">", "<{": "}>"}
 _CLOSE = set(_OPEN.values())
 _PLACE = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
 _ALIAS = re.compile(r"^(#loc\d*) = loc\((.*)\)\s*$", re.MULTILINE)
+_MAP_ALIAS = re.compile(r"^(#\w+) = affine_map<(.*)>\s*$", re.MULTILINE)
 _ALIAS_USE = re.compile(r"#loc\d*")
 
 
@@ -192,6 +195,7 @@ class _Reader:
         self.counted = 0
         self.aliases = dict(_ALIAS.findall(text))
         self.places: dict[str, str] = {}
+        self.maps = dict(_MAP_ALIAS.findall(text))
 
     def error_at(self, offset: int, message: str) -> ParseError:
         line = self.text.count("\n", 0, offset) + 1
@@ -398,8 +402,26 @@ class _Reader:
         while not self.accept("}"):
             if self.peek().startswith("^"):
                 raise self.fail("a region with several blocks is not understood")
-            ops.append(self.op())
+            start = self.starts[self.at]
+            op = self.op()
+            ops += self.arithmetic(op, start) if op.name.startswith("affine.") else (op,)
         return Region(tuple(args), ops)
+
+    def arithmetic(self, op: Op, start: int) -> list[Op]:
+        """The ops that one with an affine map, which begins at `start`, stands for."""
+        text = op.attrs.get("map", "")
+        text = self.maps.get(text, text.removeprefix("affine_map<").removesuffix(">"))
+        try:
+            steps = written_out(op.name, text, op.operands, *op.results)
+        except (TypeError, ValueError) as error:
+            raise self.error_at(start, str(error)) from error
+        kinds: dict[str, str] = {}
+        made = []
+        for name, result, operands, attrs in steps:
+            kinds[result] = "i1" if name == "arith.cmpi" else "index"
+            types = tuple(kinds.get(x, "index") for x in operands)
+            made.append(Op(name, (result,), operands, attrs, (), types, (kinds[result],), op.line, op.loc))
+        return made
 
 
 @lru_cache(maxsize=8)

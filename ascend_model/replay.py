@@ -191,7 +191,7 @@ def _own(machine: Machine, root: Global, at: Any) -> None:
         return
     me = machine.program + 1
     old = root.owner[at]
-    if old.any() and ((old != 0) & (np.abs(old) != me)).any():
+    if np.count_nonzero(old) and ((old != 0) & (np.abs(old) != me)).any():
         raise Diverged
     new: Any = me
     if root.reader is not None:

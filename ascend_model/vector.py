@@ -7,7 +7,7 @@ An op that is not in these tables is refused by name.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from math import ceil, log2
 from typing import Any, NamedTuple
 
@@ -145,17 +145,25 @@ LANES: dict[str, Values] = {
 }
 
 
-def _tree(values: np.ndarray, axis: int, join: Values) -> np.ndarray:
-    """Join along an axis by halving, the order in which the vector unit adds; the same on every machine."""
+@cache
+def _halves(axis: int, size: int) -> list[tuple[Any, Any, Any]]:
+    """Where the two halves of an axis lie, and its middle where the size is odd, down to size one."""
     lead = (slice(None),) * axis
-    size = values.shape[axis]
+    found = []
     while size > 1:
         half = (size + 1) // 2
         rest = size - half
-        head = join(values[(*lead, slice(rest))], values[(*lead, slice(half, size))])
-        if half != rest:
-            head = np.concatenate([head, values[(*lead, slice(rest, half))]], axis=axis)
-        values, size = head, half
+        middle = (*lead, slice(rest, half)) if half != rest else None
+        found.append(((*lead, slice(rest)), (*lead, slice(half, size)), middle))
+        size = half
+    return found
+
+
+def _tree(values: np.ndarray, axis: int, join: Values) -> np.ndarray:
+    """Join along an axis by halving, the order in which the vector unit adds; the same on every machine."""
+    for first, second, middle in _halves(axis, values.shape[axis]):
+        head = join(values[first], values[second])
+        values = head if middle is None else np.concatenate([head, values[middle]], axis=axis)
     return values
 
 

@@ -1,5 +1,8 @@
 """A launch from the cache is the launch itself: numbers, findings and memory, and never another launch's."""
 
+import ast
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -82,3 +85,15 @@ def test_another_simulator_does_not_read_it(cache, monkeypatch):
     before = len([p for p in cache.rglob("*") if p.is_file()])
     launch()
     assert len([p for p in cache.rglob("*") if p.is_file()]) == before + 1
+
+
+def test_every_module_that_takes_part_in_executing_decides_a_result():
+    folder = Path(module.__file__).parent
+    named = set(module.INSTRUMENT)
+    for name in named:
+        for node in ast.walk(ast.parse((folder / f"{name}.py").read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "ascend_model":
+                whole = [f"ascend_model.{one.name}" for one in node.names] if node.module == "ascend_model" else []
+                used = {one.partition(".")[2] for one in (whole or [node.module])}
+                # which code there is, and what is kept of results, is judged by their own keys
+                assert used <= named | {"compile", "remembered"}, f"{name}.py imports {used}"
