@@ -71,6 +71,7 @@ def shared(units: int, device: Device, others: int = 0) -> tuple[int, int]:
     return max(1, -(-units // run)), run
 
 
+@plans.kept
 def place(assignments: int, device: Device) -> Plan:
     """Plan for writing each assignment's padded row."""
     if device.ascend:
@@ -88,6 +89,7 @@ def gather_form(assignments: int, top_k: int, row_bytes: int, waits: bool, devic
     return "tokens" if top_k > 1 and assignments * row_bytes >= again else "blocks"
 
 
+@plans.kept
 def gather_each(
     assignments: int, experts: int, top_k: int, hidden: int, item: int, weighted: bool, device: Device,
     tile: int | None = None, one_each: bool = False,
@@ -105,6 +107,7 @@ def gather_each(
     return Plan((programs,), run, _gather_constants(experts, top_k, hidden, tile, _parts(experts, device)))
 
 
+@plans.kept
 def gather_slices(
     assignments: int, experts: int, top_k: int, hidden: int, item: int, weighted: bool, device: Device
 ) -> Plan:
@@ -117,6 +120,7 @@ def gather_slices(
     return Plan((device.cores,), run * SLICE_ROWS, constants)
 
 
+@plans.kept
 def gather_blocks(
     assignments: int, experts: int, top_k: int, hidden: int, item: int, device: Device,
     given: Mapping[str, Any] | None = None,
@@ -138,6 +142,7 @@ def gather_blocks(
     return Plan((programs + constants["ZEROERS"],), run, constants, options)
 
 
+@plans.kept
 def gather_tokens(
     tokens: int, experts: int, top_k: int, hidden: int, item: int, weighted: bool, device: Device,
     given: Mapping[str, Any] | None = None,
@@ -166,6 +171,7 @@ def scatter_form(assignments: int, top_k: int, device: Device) -> str:
     return "blocks" if top_k == 1 else "search" if assignments <= SEARCHED[-1] else "sum"
 
 
+@plans.kept
 def scatter(
     tokens: int, top_k: int, hidden: int, item: int, device: Device, given: Mapping[str, Any] | None = None
 ) -> Plan:
@@ -183,6 +189,7 @@ def scatter(
     return Plan((programs,), run, constants, options)
 
 
+@plans.kept
 def scatter_search(
     tokens: int, top_k: int, hidden: int, item: int, device: Device, given: Mapping[str, Any] | None = None
 ) -> Plan:
@@ -200,6 +207,7 @@ def scatter_search(
     return Plan((tokens, -(-hidden // constants["TILE"])), 1, constants, options)
 
 
+@plans.kept
 def scatter_blocks(
     assignments: int, hidden: int, item: int, device: Device, given: Mapping[str, Any] | None = None
 ) -> Plan:
@@ -214,6 +222,7 @@ def scatter_blocks(
     return Plan((programs,), run, constants, options)
 
 
+@plans.kept
 def wgrad_each(
     assignments: int, top_k: int, hidden: int, item: int, device: Device, tile: int | None = None,
     one_each: bool = False,
@@ -227,6 +236,7 @@ def wgrad_each(
     return Plan((programs,), run, {"TOP_K": top_k, "HIDDEN": hidden, "TILE": tile})
 
 
+@plans.kept
 def wgrad_tokens(
     tokens: int, top_k: int, hidden: int, item: int, device: Device, given: Mapping[str, Any] | None = None
 ) -> Plan:
@@ -245,6 +255,7 @@ def wgrad_tokens(
     return Plan((programs,), run, constants, options)
 
 
+@plans.kept
 def wgrad_blocks(
     assignments: int, top_k: int, hidden: int, item: int, device: Device, given: Mapping[str, Any] | None = None
 ) -> Plan:
@@ -298,6 +309,7 @@ def _overridden(
     return constants | {k: v for k, v in given.items() if not k.islower()}, options | more
 
 
+@plans.kept
 def route(assignments: int, experts: int, device: Device) -> Plan:
     """Plan for the counting sort: chunks as programs, blocks of assignments a chunk as run."""
     bound = max(16, power_of_two(experts))
