@@ -2,6 +2,8 @@
 
 import copy
 import dataclasses
+import importlib
+import inspect
 import json
 import math
 import sys
@@ -11,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ascend_kernels import measured_plans
-from ascend_kernels.harness import device, gate, plans
-from ascend_kernels.harness.spec import OK
+from ascend_kernels import families, measured_plans
+from ascend_kernels.harness import device, gate, launch, plans
+from ascend_kernels.harness.spec import OK, PlanError
+from ascend_kernels.kpool import plan as kpool_plan
 from ascend_kernels.registry import OPS
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
@@ -164,3 +167,113 @@ def test_a_module_of_plans_is_what_was_chosen():
         gpu_tune.module({**run, "dry": True})
     with pytest.raises(ValueError, match="different devices"):
         gpu_tune.merged([run, {**run, "device": "Another GPU"}])
+
+
+# ---- plans that are kept
+
+FAMILIES = {name: importlib.import_module(f"ascend_kernels.{name}.plan") for name in families()}
+KEPT = [
+    pytest.param(made, id=f"{name}.{function}")
+    for name, module in FAMILIES.items()
+    for function, made in vars(module).items()
+    if hasattr(made, "__wrapped__") and made.__module__ == module.__name__
+]
+DEVICES = [GPU, dataclasses.replace(GPU, cores=84), dataclasses.replace(GPU, name="NVIDIA H200"),
+           *(device.PROFILES[name] for name in ("Ascend910B1", "Ascend910B4"))]  # fmt: skip
+few, many = st.integers(1, 16), st.integers(1, 70000)
+DRAWN = {
+    "device": st.sampled_from(DEVICES), "weighted": st.booleans(), "one_each": st.booleans(),
+    "item": st.sampled_from((2, 4, 8)), "metadata_item": st.sampled_from((4, 8)), "words": st.integers(1, 2),
+    "pool_size": st.sampled_from((4, 8, 16, 4096)), "topk": st.integers(1, 20), "top_k": few,
+    "block": st.sampled_from((None, 32)), "form": st.sampled_from(("", "bits_kernel mass")),
+    "given": st.sampled_from((None, {"num_warps": 2})),
+}  # fmt: skip
+
+
+def arguments_of(plan):
+    """Drawn arguments of a plan function, in its order."""
+    of_tile = {"tiles": st.sampled_from(list(kpool_plan.TILES.values())), "tokens": st.booleans()}
+    drawn = {"tile": of_tile.get(plan.__name__, st.sampled_from((None, 64))), **DRAWN}
+    if plan.__name__ == "vocabulary":
+        drawn["block"] = st.sampled_from((1024, 8192))
+    return st.tuples(*(drawn.get(name, st.one_of(few, many)) for name in inspect.signature(plan).parameters))
+
+
+def outcome(plan, arguments):
+    try:
+        return plan(*arguments)
+    except PlanError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("plan", KEPT)
+@given(data=st.data())
+def test_a_kept_plan_is_what_would_be_made_anew(plan, data):
+    one, two = (data.draw(arguments_of(plan)) for _ in range(2))
+    for arguments in (one, two, one, two):
+        assert outcome(plan, arguments) == outcome(plan.__wrapped__, arguments)
+
+
+def test_every_plan_of_a_launch_is_kept():
+    plain = [
+        f"{name}.{function}"
+        for name, module in FAMILIES.items()
+        for function, made in vars(module).items()
+        if inspect.isfunction(made) and made.__annotations__.get("return") in ("Plan", "Draw")
+        and not hasattr(made, "__wrapped__")
+    ]  # fmt: skip
+    assert not plain and len(KEPT) >= 20
+
+
+SPANS = (32, 512, 4, 4, GPU)
+
+
+def test_a_choice_that_is_tried_replaces_a_kept_plan_and_is_not_kept():
+    before = FAMILIES["token_pool"].spans(*SPANS)
+    with plans.trying({"token_pool.spans": {"block": 2048, "num_warps": 1}}):
+        tried = FAMILIES["token_pool"].spans(*SPANS)
+    assert (tried.block, dict(tried.options)) == (2048, {"num_warps": 1})
+    assert FAMILIES["token_pool"].spans(*SPANS) == before != tried
+
+
+def test_a_kept_plan_still_says_which_sizes_it_asks_for():
+    FAMILIES["token_pool"].spans(*SPANS)
+    with plans.asked() as seen:
+        FAMILIES["token_pool"].spans(*SPANS)
+    assert seen == {"token_pool.spans": {"requests": 32, "length": 16, "item": "4"}}
+
+
+def test_another_table_is_seen_after_a_plan_was_kept(monkeypatch):
+    module = FAMILIES["token_pool"]
+    before = module.spans(*SPANS)
+    for block in (2048, 1024):
+        sizes = {"requests": 32, "length": 16, "item": "4"}
+        monkeypatch.setattr(module, "MEASURED", (record(sizes, {"block": block}, plan="token_pool.spans"),))
+        assert module.spans(*SPANS).block == block
+    monkeypatch.undo()
+    assert module.spans(*SPANS) == before
+
+
+def test_another_target_is_seen_after_a_plan_was_kept(monkeypatch):
+    grids = []
+    for target in ("Ascend910B1", "Ascend910B4", "Ascend910B1"):
+        monkeypatch.setenv("ASCEND_KERNELS_TARGET", target)
+        case = OPS["assign_draft_cache_locs"].cases["256x8x5"]
+        with launch.run_with(lambda one: grids.append(one.grid)):
+            OPS["assign_draft_cache_locs"].call(**case.arguments())
+    assert grids == [(48,), (40,), (48,)]
+
+
+def test_devices_are_equal_by_all_their_facts():
+    other = dataclasses.replace(GPU, cores=84)
+    assert GPU != other and hash(GPU) == hash(dataclasses.replace(GPU)) and GPU == dataclasses.replace(GPU)
+    assert FAMILIES["eagle"].programs(10**6, GPU) == device.GRID_LIMIT
+    assert FAMILIES["kpool"].ids(10**6, GPU) != FAMILIES["kpool"].ids(10**6, device.PROFILES["Ascend910B1"])
+
+
+def test_no_more_plans_are_kept_than_the_limit(monkeypatch):
+    monkeypatch.setattr(plans, "MOST_KEPT", 4)
+    made = []
+    kept = plans.kept(lambda size: made.append(size) or size)
+    assert [kept(size) for size in (*range(1, 5), 1, 5, 1)] == [1, 2, 3, 4, 1, 5, 1]
+    assert made == [1, 2, 3, 4, 5, 1]

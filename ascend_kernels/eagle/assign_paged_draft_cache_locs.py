@@ -67,7 +67,7 @@ class PagedDraft:
 
     def launch(self, tensors: dict[str, torch.Tensor], topk: int, num_steps: int, page_size: int) -> None:
         """Launch on checked arguments, in the order of the kernel's signature."""
-        requests, pool_len = len(tensors["seq_lens"]), tensors["req_to_token"].shape[1]
+        requests, pool_len = tensors["seq_lens"].shape[0], tensors["req_to_token"].shape[1]
         made = plan.paged(requests, max(page_size, num_steps), device.of(tensors["seq_lens"]))
         sizes = {"requests": requests, "pool_len": pool_len, "num_steps": num_steps, "page_size": page_size}
         launch(
@@ -116,12 +116,13 @@ def assign_paged_draft_cache_locs(
     """
     pool = check.tensor("req_to_token", req_to_token, dtypes=check.INTEGERS, shape=(None, None))
     rows = check.tensor("req_pool_indices", req_pool_indices, dtypes=check.INTEGERS, shape=(None,), like=pool)
-    check.tensor("seq_lens", seq_lens, dtypes=check.INTEGERS, shape=(len(rows),), like=pool)
+    check.tensor("seq_lens", seq_lens, dtypes=check.INTEGERS, shape=rows.shape, like=pool)
+    requests = rows.shape[0]
     topk = check.number("topk", topk, least=1)
     num_steps = check.number("num_steps", num_steps, least=1)
     page_size = check.number("page_size", page_size, least=1)
-    total = check.number("len(out_cache_loc)", len(rows) * topk * num_steps, most=2**31 - 1)
-    copies = check.number("len(copy_source)", len(rows) * (topk - 1) * page_size, most=2**31 - 1)
+    total = check.number("len(out_cache_loc)", requests * topk * num_steps, most=2**31 - 1)
+    copies = check.number("len(copy_source)", requests * (topk - 1) * page_size, most=2**31 - 1)
     check.tensor("out_cache_loc", out_cache_loc, dtypes=check.ANY_INTEGER, shape=(total,), like=pool)
     check.tensor("copy_source", copy_source, dtypes=check.INTEGERS, shape=(copies,), like=pool)
     check.tensor("copy_target", copy_target, dtypes=check.INTEGERS, shape=(copies,), like=pool)
@@ -135,7 +136,7 @@ def assign_paged_draft_cache_locs(
         end = lengths - rest + topk * span
         bad = (seq_lens < 0) | (end > pool.shape[1])
         check.values("seq_lens", bad, seq_lens, f"a length whose draft pages fit {pool.shape[1]} columns")
-    if len(rows):
+    if requests:
         tensors = {
             "req_pool_indices": rows,
             "req_to_token": pool,

@@ -100,7 +100,8 @@ class Tile:
             raise TypeError(
                 "accepted_out_cache_loc: expected the dtype of out_cache_loc, 4 or 8 bytes, for 'tile'"
             )
-        made = plan.compaction(len(accept_index), len(out_cache_loc), words, device.of(accept_index))
+        n, slots = accept_index.shape[0], out_cache_loc.shape[0]
+        made = plan.compaction(n, slots, words, device.of(accept_index))
         launch(
             self.kernel,
             (made.programs,),
@@ -108,8 +109,8 @@ class Tile:
                 "accept_index": accept_index,
                 "out_cache_loc": implementation.words(out_cache_loc),
                 "accepted_out_cache_loc": implementation.words(accepted_out_cache_loc),
-                "n": len(accept_index),
-                "slots": len(out_cache_loc),
+                "n": n,
+                "slots": slots,
             },
             {"WORDS": words, "BLOCK": made.rows, "COUNT": 1024, "TILE": made.tile, "PROGRAMS": made.programs},
         )
@@ -124,7 +125,8 @@ class Lane:
 
     def launch(self, accept_index, out_cache_loc, accepted_out_cache_loc) -> None:
         """Launch on checked arguments."""
-        blocks = plan.programs(-(-len(accept_index) // self.block), device.of(accept_index))
+        n, slots = accept_index.shape[0], out_cache_loc.shape[0]
+        blocks = plan.programs(-(-n // self.block), device.of(accept_index))
         launch(
             self.kernel,
             (blocks,),
@@ -132,8 +134,8 @@ class Lane:
                 "accept_index": accept_index,
                 "out_cache_loc": out_cache_loc,
                 "accepted_out_cache_loc": accepted_out_cache_loc,
-                "n": len(accept_index),
-                "slots": len(out_cache_loc),
+                "n": n,
+                "slots": slots,
             },
             {"BLOCK": self.block, "COUNT": 1024, "PROGRAMS": blocks},
         )
@@ -173,5 +175,5 @@ def fill_accepted_out_cache_loc(
                 f"accepted_out_cache_loc: expected room for {accepted} accepted slots, "
                 f"got {len(accepted_out_cache_loc)}"
             )
-    if len(index) and len(accepted_out_cache_loc):
+    if index.shape[0] and accepted_out_cache_loc.shape[0]:
         made.launch(index, out_cache_loc, accepted_out_cache_loc)

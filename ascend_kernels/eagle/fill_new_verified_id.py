@@ -76,7 +76,8 @@ class Tile:
         words = implementation.word_count(verified_id, new_verified_id)
         if not words:
             raise TypeError("new_verified_id: expected the 4 or 8-byte dtype of verified_id for impl='tile'")
-        made = plan.new_verified(len(accept_lens), num_draft_tokens, words, device.of(verified_id))
+        requests = accept_lens.shape[0]
+        made = plan.new_verified(requests, num_draft_tokens, words, device.of(verified_id))
         launch(
             self.kernel,
             (made.programs,),
@@ -84,7 +85,7 @@ class Tile:
                 "verified_id": implementation.words(verified_id),
                 "accept_lens": accept_lens,
                 "new_verified_id": implementation.words(new_verified_id),
-                "requests": len(accept_lens),
+                "requests": requests,
                 "num_draft_tokens": num_draft_tokens,
             },
             {"WORDS": words, "ROWS": made.rows, "TILE": made.tile, "PROGRAMS": made.programs},
@@ -100,7 +101,8 @@ class Lane:
 
     def launch(self, verified_id, accept_lens, new_verified_id, num_draft_tokens: int) -> None:
         """Launch on checked arguments."""
-        blocks = plan.programs(-(-len(accept_lens) // self.block), device.of(verified_id))
+        requests = accept_lens.shape[0]
+        blocks = plan.programs(-(-requests // self.block), device.of(verified_id))
         launch(
             self.kernel,
             (blocks,),
@@ -108,7 +110,7 @@ class Lane:
                 "verified_id": verified_id,
                 "accept_lens": accept_lens,
                 "new_verified_id": new_verified_id,
-                "requests": len(accept_lens),
+                "requests": requests,
                 "num_draft_tokens": num_draft_tokens,
             },
             {"BLOCK": self.block, "PROGRAMS": blocks},
@@ -135,9 +137,9 @@ def fill_new_verified_id(
     """
     lens = check.tensor("accept_lens", accept_lens, dtypes=check.INTEGERS, shape=(None,))
     drafts = check.number("num_draft_tokens", num_draft_tokens, least=1)
-    total = check.number("bs * num_draft_tokens", len(lens) * drafts, most=2**31 - 1)
+    total = check.number("bs * num_draft_tokens", lens.shape[0] * drafts, most=2**31 - 1)
     check.tensor("verified_id", verified_id, dtypes=check.ANY_INTEGER, shape=(total,), like=lens)
-    check.tensor("new_verified_id", new_verified_id, dtypes=check.ANY_INTEGER, shape=(len(lens),), like=lens)
+    check.tensor("new_verified_id", new_verified_id, dtypes=check.ANY_INTEGER, shape=lens.shape, like=lens)
     if impl is None:  # the tile is the faster one on a GPU, too: tools/gpu_compare.py
         words = implementation.word_count(verified_id, new_verified_id)
         fits = device.of(lens).ascend or drafts * words <= plan.GATHER_TILE // 2
@@ -146,5 +148,5 @@ def fill_new_verified_id(
     if validate:
         bad = (lens < 1) | (lens > drafts)
         check.values("accept_lens", bad, lens, f"between 1 and {drafts}, the number of draft tokens")
-    if len(lens):
+    if total:
         made.launch(verified_id, lens, new_verified_id, drafts)

@@ -21,7 +21,7 @@ def chosen(impl: Any, known: Mapping[str, Any], tensor: torch.Tensor, *, tiles: 
 
 def words(tensor: torch.Tensor) -> torch.Tensor:
     """Integers of 4 or 8 bytes as 32-bit words, which a tile moves without regard to their value."""
-    return tensor.view(torch.int32)
+    return tensor if tensor.dtype == torch.int32 else tensor.view(torch.int32)
 
 
 def word_count(*tensors: torch.Tensor) -> int:
@@ -30,7 +30,7 @@ def word_count(*tensors: torch.Tensor) -> int:
     return sizes.pop() // 4 if len(sizes) == 1 else 0
 
 
-def ascend_only(tensor: torch.Tensor, instead: str) -> None:
+def ascend_only(where: device.Device, instead: str) -> None:
     """Raise Unsupported on a GPU, naming the implementation to use there."""
-    if not device.of(tensor).ascend:
+    if not where.ascend:
         raise Unsupported(f"impl='tile' is for Ascend; on a GPU use impl={instead!r}, its default")

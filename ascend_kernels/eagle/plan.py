@@ -40,6 +40,7 @@ def programs(jobs: int, device: Device) -> int:
     return min(jobs, device.cores if device.ascend else device.grid_limit)
 
 
+@plans.kept
 def new_verified(requests: int, drafts: int, words: int, device: Device) -> Plan:
     """Requests whose draft tokens fit one gather tile.  Raises PlanError when one request alone does not."""
     drafts_words = drafts * words
@@ -54,6 +55,7 @@ def new_verified(requests: int, drafts: int, words: int, device: Device) -> Plan
     return Plan(programs(-(-requests // rows), device), rows, power_of_two(rows * drafts_words))
 
 
+@plans.kept
 def compaction(n: int, slots: int, words: int, device: Device) -> Plan:
     """Blocks of 64 entries, whose order is found by comparing all pairs.  Raises PlanError above 2**24."""
     if max(n, slots * words) > EXACT:
@@ -63,6 +65,7 @@ def compaction(n: int, slots: int, words: int, device: Device) -> Plan:
     return Plan(programs(-(-n // rows), device), rows, tile)
 
 
+@plans.kept
 def choose(requests: int, topk: int, device: Device, rows: int | None = None) -> Plan:
     """Requests a program compares at once: as many as a core gets, up to a tile of 512 candidates.
 
@@ -83,6 +86,7 @@ def hidden_block(width: int, item: int) -> int:
     return min(power_of_two(width), 8192 // item)
 
 
+@plans.kept
 def vocabulary(rows: int, vocab: int, device: Device, block: int = 1024, form: str = "") -> Plan:
     """One row a program at a time, in blocks of the vocabulary; a block is compared with eight bounds at once.
 
@@ -103,6 +107,7 @@ def candidates(name: str, sizes: Mapping[str, Any]) -> Iterator[plans.Choice]:
         yield from ({"num_warps": warps} for warps in (4, 16, 32))
 
 
+@plans.kept
 def paged(requests: int, longest: int, device: Device) -> Plan:
     """One request a program at a time; a run of `longest` slots, a page or the draft steps, is copied at once."""
     tile = power_of_two(longest)
@@ -114,11 +119,13 @@ def paged(requests: int, longest: int, device: Device) -> Plan:
     return Plan(programs(requests, device), 1, tile)
 
 
+@plans.kept
 def trees(requests: int, nodes: int, device: Device) -> Plan:
     """One request a program at a time."""
     return Plan(programs(requests, device), 1, lanes(nodes))
 
 
+@plans.kept
 def tree_rows(requests: int, longest: int, device: Device) -> Plan:
     """Eight requests a program; `longest`: nodes of a tree or places of a path.  Raises PlanError above 64 of them
     or above 2**24 nodes in all."""
@@ -147,6 +154,7 @@ class Draw:
     options: Mapping[str, int]
 
 
+@plans.kept
 def draw(requests: int, vocab: int, device: Device) -> Draw:
     """Plan for drawing a token a request."""
     if vocab > DRAW_SIDE**3:

@@ -160,11 +160,11 @@ class Selection:
         self, inputs: dict[str, torch.Tensor], outputs: dict[str, torch.Tensor], shift: int, k: int
     ) -> None:
         """Launch on checked arguments; both dicts in the order of the kernels' signature."""
-        if self.rows:  # Triton 3.6 mixes up its rows on an H200
-            implementation.ascend_only(inputs["topk_p"], "lane")
-        hidden = inputs["hidden_states"]
-        requests, width = inputs["scores"].shape[0], hidden.shape[1] if len(hidden) else 0
         where = device.of(inputs["topk_p"])
+        if self.rows:  # Triton 3.6 mixes up its rows on an H200
+            implementation.ascend_only(where, "lane")
+        hidden = inputs["hidden_states"]
+        requests, width = inputs["scores"].shape[0], hidden.shape[1] if hidden.shape[0] else 0
         made = plan.choose(requests, k, where, self.group)
         programs = made.programs if self.rows else plan.programs(requests * k, where)
         block = plan.hidden_block(max(width, 1), hidden.element_size())
@@ -210,7 +210,7 @@ def select_top_k_tokens(
     if index.numel() != p.numel():
         raise ValueError(f"topk_index: expected {p.numel()} tokens, one a probability, got {list(index.shape)}")
     kept = requests if step == 0 else requests * k
-    if len(hidden) not in (0, kept):
+    if hidden.shape[0] not in (0, kept):
         raise ValueError(f"hidden_states: expected {kept} rows, or none, got {list(hidden.shape)}")
     if step:
         check.tensor("scores", scores, dtypes=(torch.float32,), shape=(requests, k), like=p)
@@ -222,7 +222,10 @@ def select_top_k_tokens(
             if values is not None:
                 check.values(name, ~((values >= 0) & (values <= 1)), values, "a probability between 0 and 1")
         check.values("topk_index", (index < 0) | (index.long() >= 2**31), index, "a token number below 2**31")
-    p, index = p.view(merged), index.view(requests, each)
+    if list(p.shape) != merged:
+        p = p.view(merged)
+    if index.shape != (requests, each):
+        index = index.view(requests, each)
     if step == 0:
         return _first(p, index, hidden, k)
     ids = torch.empty(requests * k, dtype=index.dtype, device=p.device)
@@ -241,13 +244,15 @@ def select_top_k_tokens(
 
 
 def _first(p: torch.Tensor, index: torch.Tensor, hidden: torch.Tensor, k: int):
-    requests = len(p)
-    repeated = torch.empty(len(hidden) * k, hidden.shape[1], dtype=hidden.dtype, device=hidden.device)
+    requests = p.shape[0]
+    rows, width = hidden.shape
+    repeated = torch.empty(rows * k, width, dtype=hidden.dtype, device=hidden.device)
     parents = torch.empty(requests, k + 1, dtype=torch.int64, device=p.device)
     where = device.of(p)
     plan.choose(max(requests, 1), k, where)
     programs = plan.programs(requests, where)
-    width = hidden.shape[1] if len(hidden) else 0
+    if not rows:
+        width = 0
     if requests:
         launch(
             first_kernel,

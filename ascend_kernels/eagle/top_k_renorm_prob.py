@@ -29,7 +29,7 @@ def top_k_renorm_prob(
     sum to one and that top_k is at least 1.
     """
     check.tensor("probs", probs, dtypes=(torch.float32,), shape=(None, None))
-    check.tensor("top_k", top_k, dtypes=check.INTEGERS, shape=(len(probs),), like=probs)
+    check.tensor("top_k", top_k, dtypes=check.INTEGERS, shape=probs.shape[:1], like=probs)
     cut = check.implementation(impl, IMPLEMENTATIONS)
     if validate:
         check_probabilities("probs", probs)

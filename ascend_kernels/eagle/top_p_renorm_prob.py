@@ -30,7 +30,7 @@ def top_p_renorm_prob(
     sum to one and that 0 < top_p <= 1.
     """
     check.tensor("probs", probs, dtypes=(torch.float32,), shape=(None, None))
-    check.tensor("top_p", top_p, dtypes=(torch.float32,), shape=(len(probs),), like=probs)
+    check.tensor("top_p", top_p, dtypes=(torch.float32,), shape=probs.shape[:1], like=probs)
     cut = check.implementation(impl, IMPLEMENTATIONS)
     if validate:
         check_probabilities("probs", probs)

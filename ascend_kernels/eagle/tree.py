@@ -27,10 +27,10 @@ def check_tree(
         ("retrieve_next_token", retrieve_next_token),
         ("retrieve_next_sibling", retrieve_next_sibling),
     ):
-        check.tensor(name, value, dtypes=check.INTEGERS, shape=tuple(shape), like=candidates)
-    check.number("candidates.shape[1]", shape[1], least=1, most=NODES_LIMIT)
+        check.tensor(name, value, dtypes=check.INTEGERS, shape=shape, like=candidates)
+    nodes = check.number("candidates.shape[1]", shape[1], least=1, most=NODES_LIMIT)
     check.number("candidates.numel()", candidates.numel(), most=2**31 - 1)
-    return shape[1] if steps is None else check.number("num_speculative_tokens", steps, least=1)
+    return nodes if steps is None else check.number("num_speculative_tokens", steps, least=1)
 
 
 def check_tree_values(

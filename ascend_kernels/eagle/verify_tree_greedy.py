@@ -150,11 +150,13 @@ class Walk:
 
     kernel: Any
 
-    def launch(self, inputs: dict[str, torch.Tensor], outputs: dict[str, torch.Tensor]) -> None:
+    def launch(
+        self, inputs: dict[str, torch.Tensor], outputs: dict[str, torch.Tensor], where: device.Device
+    ) -> None:
         """Launch on checked arguments; both dicts in the order of the kernel's signature."""
         requests, nodes = inputs["candidates"].shape
         steps = outputs["accept_index"].shape[1]
-        made = plan.trees(requests, nodes, device.of(inputs["candidates"]))
+        made = plan.trees(requests, nodes, where)
         launch(
             self.kernel,
             (made.programs,),
@@ -170,12 +172,14 @@ class Tile:
 
     kernel: Any
 
-    def launch(self, inputs: dict[str, torch.Tensor], outputs: dict[str, torch.Tensor]) -> None:
+    def launch(
+        self, inputs: dict[str, torch.Tensor], outputs: dict[str, torch.Tensor], where: device.Device
+    ) -> None:
         """Launch on checked arguments; both dicts in the order of the kernel's signature."""
-        implementation.ascend_only(inputs["candidates"], "walk")
+        implementation.ascend_only(where, "walk")
         requests, nodes = inputs["candidates"].shape
         steps = outputs["accept_index"].shape[1]
-        made = plan.tree_rows(requests, max(nodes, steps), device.of(inputs["candidates"]))
+        made = plan.tree_rows(requests, max(nodes, steps), where)
         launch(
             self.kernel,
             (made.programs,),
@@ -216,11 +220,12 @@ def verify_tree_greedy(
     )
     requests, nodes = candidates.shape
     check.tensor("target_predict", target_predict, dtypes=check.INTEGERS, like=candidates)
-    if target_predict.numel() != requests * nodes:
+    if target_predict.numel() != candidates.numel():
         raise ValueError(f"target_predict: expected {[requests, nodes]}, got {list(target_predict.shape)}")
+    where = device.of(candidates)
     if impl is None:
         fits = requests * nodes <= plan.EXACT and max(nodes, steps) <= plan.TREE_LANES
-        impl = "tile" if fits and device.of(candidates).ascend else "walk"
+        impl = "tile" if fits and where.ascend else "walk"
     made = check.implementation(impl, IMPLEMENTATIONS)
     if validate:
         tree.check_tree_values(retrieve_index, retrieve_next_token, retrieve_next_sibling)
@@ -233,7 +238,7 @@ def verify_tree_greedy(
             "retrieve_next_sibling": retrieve_next_sibling,
             "target_predict": target_predict,
         }
-        made.launch(inputs, outputs)
+        made.launch(inputs, outputs, where)
     return outputs["predicts"], outputs["accept_index"], outputs["accept_token_num"]
 
 

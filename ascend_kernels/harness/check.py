@@ -30,11 +30,9 @@ def tensor(
         raise TypeError(f"{name}: expected a tensor, got {type(value).__name__}")
     if dtypes and value.dtype not in dtypes:
         raise TypeError(f"{name}: expected dtype {_names(dtypes)}, got {str(value.dtype).removeprefix('torch.')}")
-    if shape is not None:
-        fits = value.dim() == len(shape) and all(w is None or w == g for w, g in zip(shape, value.shape))
-        if not fits:
-            wanted = ", ".join("any" if w is None else str(w) for w in shape)
-            raise ValueError(f"{name}: expected shape [{wanted}], got {list(value.shape)}")
+    if shape is not None and value.shape != shape and not _fits(value, shape):
+        wanted = ", ".join("any" if w is None else str(w) for w in shape)
+        raise ValueError(f"{name}: expected shape [{wanted}], got {list(value.shape)}")
     if like is not None and value.device != like.device:
         raise ValueError(f"{name}: expected a tensor on {like.device}, got one on {value.device}")
     if contiguous and not value.is_contiguous():
@@ -61,7 +59,11 @@ def choice(name: str, value: object, allowed: Sequence[str]) -> str:
 
 def implementation(impl: object, known: Mapping[str, Implementation]) -> Implementation:
     """The implementation named `impl`; one that is already an implementation (a twin's) passes through."""
-    return known[choice("impl", impl, tuple(known))] if isinstance(impl, str) else impl  # type: ignore[return-value]
+    if not isinstance(impl, str):
+        return impl  # type: ignore[return-value]
+    if impl not in known:
+        choice("impl", impl, tuple(known))
+    return known[impl]
 
 
 def values(name: str, bad: torch.Tensor, values: torch.Tensor, wanted: str) -> None:
@@ -70,6 +72,16 @@ def values(name: str, bad: torch.Tensor, values: torch.Tensor, wanted: str) -> N
         place = [int(i) for i in bad.nonzero()[0]]
         at = f"{name}[{', '.join(map(str, place))}]"
         raise ValueError(f"{at}: expected {wanted}, got {values[tuple(place)].item()}")
+
+
+def _fits(value: torch.Tensor, shape: Sequence[int | None]) -> bool:
+    if value.dim() != len(shape):
+        return False
+    if shape.count(None) < len(shape):
+        for given, wanted in zip(value.shape, shape):
+            if wanted is not None and wanted != given:
+                return False
+    return True
 
 
 def _names(dtypes: Sequence[torch.dtype]) -> str:

@@ -31,6 +31,9 @@ class Device:
     grid_limit: int = GRID_LIMIT
     present: bool = True
 
+    def __hash__(self) -> int:
+        return hash(self.name)  # asked for in every launch
+
     @property
     def ascend(self) -> bool:
         """Plans follow Ascend's rules: on an NPU, and on a CPU that stands in for one."""
@@ -98,9 +101,7 @@ def target() -> str:
 
 def of(tensor: torch.Tensor) -> Device:
     """The device a tensor lies on, as launch plans see it."""
-    if tensor.device.type == "cpu":
-        return PROFILES[target()]
-    return _present(tensor.device.type, tensor.device.index or 0)
+    return PROFILES[target()] if tensor.is_cpu else _at(tensor.device)
 
 
 def current() -> Device:
@@ -109,6 +110,11 @@ def current() -> Device:
     if name == "dry":
         return replace(PROFILES[target()], kind="dry", name="dry run", present=True)
     return PROFILES[target()] if name == "cpu" else _present(name, 0)
+
+
+@functools.cache
+def _at(place: torch.device) -> Device:
+    return _present(place.type, place.index or 0)
 
 
 @functools.cache

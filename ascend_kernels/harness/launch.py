@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from . import device, interpreter
 from .device import GRID_LIMIT
 from .spec import PlanError
@@ -62,7 +64,21 @@ def launch(
         return
     if programs > GRID_LIMIT:
         raise PlanError(f"{kernel.__name__}: a grid of {programs} programs; the limit is {GRID_LIMIT}")
-    _RUNNER.get()(Launch(kernel, tuple(grid), dict(args), dict(constants or {}), options))
+    runner, constants = _RUNNER.get(), constants or {}
+    if runner is on_device and _compiled_for_device(kernel, args):
+        kernel[tuple(grid)](*args.values(), **constants, **options)  # all that on_device would do
+    else:
+        runner(Launch(kernel, tuple(grid), dict(args), dict(constants), options))
+
+
+def _compiled_for_device(kernel: Any, args: Mapping[str, Any]) -> bool:
+    """Whether a kernel is one that triton compiles, and its first tensor lies on a device."""
+    if type(kernel).__name__ != "JITFunction":  # triton itself is not imported here
+        return False
+    for value in args.values():
+        if isinstance(value, torch.Tensor):
+            return not value.is_cpu
+    return False
 
 
 def for_real() -> bool:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from .device import Device
 
@@ -41,8 +42,9 @@ class Measured:
     versions: Mapping[str, str]
 
 
-_FOUND: dict[tuple[Any, ...], Choice] = {}  # every launch asks, mostly for the same sizes
-MOST_FOUND = 4096
+MOST_KEPT = 4096
+_FOUND: dict[tuple[Any, ...], tuple[Any, Choice]] = {}  # with the table, whose id is taken as long as it lives
+Made = TypeVar("Made")
 _TRYING: contextvars.ContextVar[Mapping[str, Choice] | None] = contextvars.ContextVar("trying", default=None)
 _ASKED: contextvars.ContextVar[dict[str, dict[str, Size]] | None] = contextvars.ContextVar("asked", default=None)
 
@@ -62,10 +64,34 @@ def choice(table: Sequence[Measured], plan: str, device: Device, **sizes: Size) 
             for one in table
             if one.plan == plan and one.device == device.name and (apart := distance(one.sizes, sizes)) <= NEAR
         ]
-        if len(_FOUND) >= MOST_FOUND:
+        if len(_FOUND) >= MOST_KEPT:
             _FOUND.clear()
-        _FOUND[key] = min(near, key=lambda pair: pair[0])[1].choice if near else {}
-    return _FOUND[key]
+        _FOUND[key] = table, min(near, key=lambda pair: pair[0])[1].choice if near else {}
+    return _FOUND[key][1]
+
+
+def kept(plan: Callable[..., Made]) -> Callable[..., Made]:
+    """`plan`, a pure function of its arguments and of `MEASURED` in its module, with what it made kept: every
+    launch asks, mostly for the same sizes.  Inside `trying` and `asked` it is made anew.  Not to be changed."""
+    known: dict[tuple[Any, ...], tuple[Any, Made]] = {}
+
+    @functools.wraps(plan)
+    def ask(*args: Any, **named: Any) -> Made:
+        if named or _TRYING.get() is not None or _ASKED.get() is not None:
+            return plan(*args, **named)
+        table = plan.__globals__.get("MEASURED")
+        try:
+            of, made = known.get(args, (None, None))
+        except TypeError:  # a mapping among the arguments
+            return plan(*args)
+        if made is None or of is not table:
+            made = plan(*args)
+            if len(known) >= MOST_KEPT:
+                known.clear()
+            known[args] = table, made
+        return made
+
+    return ask
 
 
 def options(given: Choice) -> dict[str, Any]:

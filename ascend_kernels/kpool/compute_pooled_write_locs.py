@@ -40,7 +40,8 @@ class Locate:
 
     def launch(self, page_table_64, pool_ids, out, size: int) -> None:
         """Launch on checked arguments."""
-        made = plan.ids(len(pool_ids), device.of(pool_ids))
+        pools = pool_ids.shape[0]
+        made = plan.ids(pools, device.of(pool_ids))
         launch(
             write_locs_kernel,
             (made.programs,),
@@ -48,7 +49,7 @@ class Locate:
                 "page_table_64": page_table_64,
                 "pool_ids": pool_ids,
                 "out": out,
-                "pools": len(pool_ids),
+                "pools": pools,
                 "pool_size": size,
             },
             {"BLOCK": made.rows},
@@ -80,7 +81,7 @@ def compute_pooled_write_locs(
         bad = (pool_ids < 0) | (pool_ids >= most)
         check.values("pool_ids", bad, pool_ids, f"a pool between 0 and {most - 1}, inside the page table")
         check.values("page_table_64", (table < 0) | (table >= 2**25), table, "a block id between 0 and 2**25 - 1")
-    out = torch.empty((len(pool_ids),), dtype=torch.int64, device=pool_ids.device)
-    if len(pool_ids):
+    out = torch.empty(pool_ids.shape, dtype=torch.int64, device=pool_ids.device)
+    if pool_ids.shape[0]:
         locate.launch(page_table_64, pool_ids, out, size)
     return out

@@ -94,7 +94,7 @@ def expand_pools_and_append_tail(
     also checks values, which waits for the device: lengths of at least 0, token ids below 2**31.
     """
     check.tensor("pool_ids", pool_ids, dtypes=check.INTEGERS, shape=(None, None))
-    check.tensor("seq_lens", seq_lens, dtypes=check.INTEGERS, shape=(len(pool_ids),), like=pool_ids)
+    check.tensor("seq_lens", seq_lens, dtypes=check.INTEGERS, shape=pool_ids.shape[:1], like=pool_ids)
     size = check.number("pool_size", pool_size, least=1)
     if size & (size - 1):
         raise ValueError(f"pool_size: expected a power of two, got {size}")

@@ -205,7 +205,7 @@ def kpool_compress_and_write_cache(
     cache = layout.check_cache(kv_cache, preshuffled)
     size = layout.check_pool_size("pool_size", pool_size)
     check.tensor("slot_k", slot_k, dtypes=(torch.bfloat16,), shape=(None, size, entry.HEAD), like=kv_cache)
-    shape = tuple(slot_k.shape)
+    shape = slot_k.shape
     check.tensor("slot_score", slot_score, dtypes=(torch.bfloat16, torch.float32), shape=shape, like=kv_cache)
     check.tensor("ape", ape, dtypes=(torch.float32,), shape=shape[1:], like=kv_cache)
     check.tensor("loc", loc, dtypes=(torch.int64,), shape=shape[:1], like=kv_cache)

@@ -200,8 +200,8 @@ def kpool_decode_update_and_maybe_write_cache_batched(
     size = layout.check_pool_size("pool_size", pool_size)
     layout.check_tail(tail, size, kv_cache)
     check.tensor("key", key, dtypes=(torch.bfloat16,), shape=(None, None, entry.HEAD), like=kv_cache)
-    batch = tuple(key.shape[:2])
-    check.tensor("slot_score", slot_score, dtypes=(torch.bfloat16,), shape=(*batch, entry.HEAD), like=kv_cache)
+    batch = key.shape[:2]
+    check.tensor("slot_score", slot_score, dtypes=(torch.bfloat16,), shape=key.shape, like=kv_cache)
     check.tensor("ape", ape, dtypes=(torch.float32,), shape=(size, entry.HEAD), like=kv_cache)
     metadata = {"tail_slot_mapping": tail_slot_mapping, "slot_mapping": slot_mapping, "positions": positions}
     for name, value in metadata.items():
@@ -215,6 +215,7 @@ def kpool_decode_update_and_maybe_write_cache_batched(
         _check_values(cache, tail, tail_slot_mapping, slot_mapping, positions, size)
     if requests == 0 or tokens == 0:
         return
+    block, half, row, _ = tail.stride()
     tensors = {
         "kv_cache": kv_cache,
         "scales": kv_cache.view(torch.float32),
@@ -228,9 +229,9 @@ def kpool_decode_update_and_maybe_write_cache_batched(
         "requests": requests,
         "tokens": tokens,
         "page_bytes": cache.page_bytes,
-        "tail_block": tail.stride(0),
-        "tail_half": tail.stride(1),
-        "tail_row": tail.stride(2),
+        "tail_block": block,
+        "tail_half": half,
+        "tail_row": row,
     }
     constants = {"P": size, "PAGE": cache.page, "PRESHUFFLED": preshuffled, "ROUND_SCALE": bool(round_scale)}
     decode.launch(tensors, constants, where)

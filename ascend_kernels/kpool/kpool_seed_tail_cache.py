@@ -97,9 +97,9 @@ def kpool_seed_tail_cache(
     size = layout.check_pool_size("P", P)
     check.tensor("key", key, dtypes=(torch.bfloat16,), shape=(None, entry.HEAD))
     layout.check_tail(tail, size, key)
-    check.tensor("score", score, dtypes=(torch.bfloat16,), shape=tuple(key.shape), like=key)
-    check.tensor("tslot", tslot, dtypes=check.INTEGERS, shape=(len(key),), like=key)
-    check.number("n", len(key), most=2**31 - 1 - size)
+    check.tensor("score", score, dtypes=(torch.bfloat16,), shape=key.shape, like=key)
+    check.tensor("tslot", tslot, dtypes=check.INTEGERS, shape=key.shape[:1], like=key)
+    tokens = check.number("n", key.shape[0], most=2**31 - 1 - size)
     seed = check.implementation(impl, IMPLEMENTATIONS)
     if validate:
         most = tail.shape[0] * size
@@ -109,16 +109,17 @@ def kpool_seed_tail_cache(
         later[:-size] = block[size:]
         stored = (block >= 0) & (later != block)
         check.values("tslot", layout.repeated(tslot, stored), tslot, "a slot no other stored token has")
-    if len(key) == 0:
+    if tokens == 0:
         return
+    block, half, row, _ = tail.stride()
     tensors = {
         "tail": tail,
         "key": key,
         "score": score,
         "tslot": tslot,
-        "tokens": len(key),
-        "tail_block": tail.stride(0),
-        "tail_half": tail.stride(1),
-        "tail_row": tail.stride(2),
+        "tokens": tokens,
+        "tail_block": block,
+        "tail_half": half,
+        "tail_row": row,
     }
     seed.launch(tensors, size, device.of(key))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -13,8 +13,7 @@ POOL_SIZES = (4, 8, 16)
 ENTRY_BYTES = HEAD + 4
 
 
-@dataclass(frozen=True)
-class Cache:
+class Cache(NamedTuple):
     """page: entries a page.  page_bytes: from one page to the next, pad included.  slots: entries in all."""
 
     page: int
@@ -24,7 +23,8 @@ class Cache:
 
 def check_cache(kv_cache: torch.Tensor, preshuffled: bool) -> Cache:
     """The cache's layout; TypeError or ValueError if it cannot be one."""
-    check.tensor("kv_cache", kv_cache, dtypes=(torch.uint8,), shape=(None, None, ENTRY_BYTES), contiguous=False)
+    shape = (None, None, ENTRY_BYTES)
+    check.tensor("kv_cache", kv_cache, dtypes=(torch.uint8,), shape=shape, contiguous=False)
     blocks, page, _ = kv_cache.shape
     if page == 0:
         raise ValueError("kv_cache: expected at least one entry a page, got shape " + str(list(kv_cache.shape)))
@@ -57,7 +57,7 @@ def check_tail(tail: torch.Tensor, pool_size: int, like: torch.Tensor) -> None:
     """Tail rings [blocks, 2, P, 128] bf16 whose rows are whole; the other strides are free."""
     shape = (None, 2, pool_size, HEAD)
     check.tensor("tail", tail, dtypes=(torch.bfloat16,), shape=shape, like=like, contiguous=False)
-    if tail.stride(3) != 1:
+    if tail.stride()[3] != 1:
         raise ValueError(f"tail: expected rows without gaps (last stride 1), got strides {list(tail.stride())}")
 
 

@@ -39,6 +39,7 @@ class Tile:
 TILES = {4: Tile(), 8: Tile(8, 4, 4, False), 16: Tile(8, 8, 2, False)}
 
 
+@plans.kept
 def pools(count: int, pool_size: int, device: Device) -> Plan:
     """Plan for `count` pools or requests taken one at a time.  Raises PlanError when a pool does not fit UB."""
     if device.ascend:
@@ -51,6 +52,7 @@ def pools(count: int, pool_size: int, device: Device) -> Plan:
     return Plan(min(count, device.cores if device.ascend else device.grid_limit), 1, 1)
 
 
+@plans.kept
 def tiles(count: int, tile: Tile, device: Device) -> Plan:
     """Plan for `count` pools taken a tile at a time on a GPU, the rotation a matrix product.
 
@@ -59,6 +61,7 @@ def tiles(count: int, tile: Tile, device: Device) -> Plan:
     return Plan(min(-(-count // tile.rows), most), tile.rows, tile.warps)
 
 
+@plans.kept
 def tokens(count: int, tile: bool, device: Device) -> Plan:
     """Plan for `count` tokens of a prefill batch, one at a time or many."""
     rows = 32 if tile else 1
@@ -66,6 +69,7 @@ def tokens(count: int, tile: bool, device: Device) -> Plan:
     return Plan(programs, rows)
 
 
+@plans.kept
 def groups(rows: int, count: int, pool_size: int, device: Device) -> Plan:
     """Plan for expanding `count` selected pools in each of `rows` rows; Plan.rows is the block of groups.
 
@@ -95,6 +99,7 @@ def candidates(name: str, sizes: Mapping[str, Any]) -> Iterator[plans.Choice]:
             yield from ({"block": block, "num_warps": warps} for warps in (1, 2, 4, 8))
 
 
+@plans.kept
 def ids(count: int, device: Device) -> Plan:
     """Plan for `count` ids that are looked up one by one."""
     block = min(power_of_two(-(-count // device.cores)), 256) if device.ascend else 256

@@ -216,7 +216,7 @@ class Routing:
         """Arguments of a kernel that walks over sorted positions."""
         return {
             "x": x, "indices": self.indices, "bin_ids": self.bin_ids, "weights": rows.as_bits(self.weights),
-            "bins": self.bins, "padded_bins": self.padded_bins, "out": None, "assignments": len(self.indices),
+            "bins": self.bins, "padded_bins": self.padded_bins, "out": None, "assignments": self.indices.shape[0],
             "output_rows": None, "run": run,
         }  # fmt: skip
 
@@ -232,7 +232,7 @@ class Ready:
     def into(self, out: torch.Tensor) -> None:
         """Launch."""
         launch(
-            self.kernel, self.made.grid, {**self.args, "out": out, "output_rows": len(out)},
+            self.kernel, self.made.grid, {**self.args, "out": out, "output_rows": out.shape[0]},
             self.made.constants, **self.made.options,
         )  # fmt: skip
 
@@ -252,7 +252,7 @@ class Each:
     def ready(self, x: torch.Tensor, routing: Routing) -> Ready:
         """All that needs no result, for checked arguments.  Raises PlanError."""
         made = plan.gather_each(
-            len(routing.indices), len(routing.bins), routing.top_k, x.shape[1], x.element_size(),
+            routing.indices.shape[0], routing.bins.shape[0], routing.top_k, x.shape[1], x.element_size(),
             routing.weights is not None, device.of(x), self.tile, self.one_each,
         )  # fmt: skip
         args = routing.positions(x, made.run)
@@ -270,7 +270,7 @@ class Slices:
         if not hasattr(tl, "insert_slice"):
             raise Unsupported("impl='slices' needs insert_slice, which only triton-ascend has")
         made = plan.gather_slices(
-            len(routing.indices), len(routing.bins), routing.top_k, x.shape[1], x.element_size(),
+            routing.indices.shape[0], routing.bins.shape[0], routing.top_k, x.shape[1], x.element_size(),
             routing.weights is not None, device.of(x),
         )  # fmt: skip
         return Ready(gather_slices_kernel, made, routing.positions(x, made.run))
@@ -287,8 +287,8 @@ class Blocks:
     def ready(self, x: torch.Tensor, routing: Routing) -> Ready:
         """As Each.ready."""
         made = plan.gather_blocks(
-            len(routing.indices), len(routing.bins), routing.top_k, x.shape[1], x.element_size(), device.of(x),
-            self.given,
+            routing.indices.shape[0], routing.bins.shape[0], routing.top_k, x.shape[1], x.element_size(),
+            device.of(x), self.given,
         )  # fmt: skip
         return Ready(gather_block_kernel, made, routing.positions(x, made.run))
 
@@ -302,13 +302,13 @@ class Tokens:
     def ready(self, x: torch.Tensor, routing: Routing) -> Ready:
         """As Each.ready."""
         made = plan.gather_tokens(
-            len(x), len(routing.bins), routing.top_k, x.shape[1], x.element_size(),
+            x.shape[0], routing.bins.shape[0], routing.top_k, x.shape[1], x.element_size(),
             routing.weights is not None, device.of(x), self.given,
         )  # fmt: skip
         placed = rows.place(routing.indices, routing.bin_ids, routing.bins, routing.padded_bins)
         args = {
             "x": x, "rows": placed, "weights": rows.as_bits(routing.weights), "bins": routing.bins,
-            "padded_bins": routing.padded_bins, "out": None, "output_rows": None, "tokens": len(x),
+            "padded_bins": routing.padded_bins, "out": None, "output_rows": None, "tokens": x.shape[0],
             "run": made.run,
         }  # fmt: skip
         return Ready(gather_tokens_kernel, made, args)
@@ -321,7 +321,7 @@ class Planned:
     def ready(self, x: torch.Tensor, routing: Routing) -> Ready:
         """As Each.ready."""
         row = x.shape[1] * x.element_size()
-        form = plan.gather_form(len(routing.indices), routing.top_k, row, routing.waits, device.of(x))
+        form = plan.gather_form(routing.indices.shape[0], routing.top_k, row, routing.waits, device.of(x))
         return IMPLEMENTATIONS[form].ready(x, routing)
 
 
@@ -357,7 +357,7 @@ def padded_gather(
     """
     rows.check_features("x", x)
     tokens = rows.check_routing(indices, bin_ids, weights, bins, padded_bins, top_k, x)
-    rows.check_features("x", x, rows=tokens)
+    check.tensor("x", x, shape=(tokens, None))
     if output_rows is not None:
         check.number("output_rows", output_rows, most=2**31 - 1)
     gather = check.implementation(impl, IMPLEMENTATIONS)

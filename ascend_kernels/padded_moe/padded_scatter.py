@@ -122,14 +122,14 @@ class Sum:
 
     def launch(self, x, indices, bin_ids, weights, bins, padded_bins, out, top_k: int) -> None:
         """Launch on checked arguments.  Raises PlanError before anything is written."""
-        made = plan.scatter(len(out), top_k, x.shape[1], x.element_size(), device.of(x), self.given)
+        made = plan.scatter(out.shape[0], top_k, x.shape[1], x.element_size(), device.of(x), self.given)
         placed = rows.place(indices, bin_ids, bins, padded_bins)
         args = {
             "x": x,
             "placed": placed,
             "weights": as_bits(weights),
             "out": out,
-            "tokens": len(out),
+            "tokens": out.shape[0],
             "run": made.run,
         }
         launch(scatter_kernel, made.grid, args, made.constants, **made.options)
@@ -143,7 +143,7 @@ class Search:
 
     def launch(self, x, indices, bin_ids, weights, bins, padded_bins, out, top_k: int) -> None:
         """As Sum.launch."""
-        made = plan.scatter_search(len(out), top_k, x.shape[1], x.element_size(), device.of(x), self.given)
+        made = plan.scatter_search(out.shape[0], top_k, x.shape[1], x.element_size(), device.of(x), self.given)
         args = _positions(x, indices, bin_ids, weights, bins, padded_bins, out)
         launch(scatter_search_kernel, made.grid, args, made.constants, **made.options)
 
@@ -158,7 +158,7 @@ class Blocks:
         """As Sum.launch.  Raises Unsupported for a top_k above 1."""
         if top_k > 1:
             raise Unsupported(f"impl='blocks' sums nothing: it needs top_k = 1, got {top_k}")
-        made = plan.scatter_blocks(len(out), x.shape[1], x.element_size(), device.of(x), self.given)
+        made = plan.scatter_blocks(out.shape[0], x.shape[1], x.element_size(), device.of(x), self.given)
         args = _positions(x, indices, bin_ids, weights, bins, padded_bins, out) | {"run": made.run}
         launch(scatter_block_kernel, made.grid, args, made.constants, **made.options)
 
@@ -169,7 +169,7 @@ class Planned:
 
     def launch(self, x, indices, bin_ids, weights, bins, padded_bins, out, top_k: int) -> None:
         """As Sum.launch."""
-        form = plan.scatter_form(len(indices), top_k, device.of(x))
+        form = plan.scatter_form(indices.shape[0], top_k, device.of(x))
         IMPLEMENTATIONS[form].launch(x, indices, bin_ids, weights, bins, padded_bins, out, top_k)
 
 
@@ -214,5 +214,5 @@ def padded_scatter(
 def _positions(x, indices, bin_ids, weights, bins, padded_bins, out) -> dict[str, Any]:
     return {
         "x": x, "indices": indices, "bin_ids": bin_ids, "weights": as_bits(weights), "bins": bins,
-        "padded_bins": padded_bins, "out": out, "assignments": len(indices),
+        "padded_bins": padded_bins, "out": out, "assignments": indices.shape[0],
     }  # fmt: skip

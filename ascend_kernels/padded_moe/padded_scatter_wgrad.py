@@ -166,7 +166,7 @@ class Each:
     def launch(self, x, grad, indices, bin_ids, bins, padded_bins, out, top_k: int) -> None:
         """Launch on checked arguments.  Raises PlanError before anything is written."""
         made = plan.wgrad_each(
-            len(indices), top_k, x.shape[1], x.element_size(), device.of(x), self.tile, self.one_each
+            indices.shape[0], top_k, x.shape[1], x.element_size(), device.of(x), self.tile, self.one_each
         )  # fmt: skip
         args = _positions(x, grad, indices, bin_ids, bins, padded_bins, out, made.run)
         launch(self.kernel, made.grid, args, made.constants, **made.options)
@@ -180,7 +180,7 @@ class Blocks:
 
     def launch(self, x, grad, indices, bin_ids, bins, padded_bins, out, top_k: int) -> None:
         """As Each.launch."""
-        made = plan.wgrad_blocks(len(indices), top_k, x.shape[1], x.element_size(), device.of(x), self.given)
+        made = plan.wgrad_blocks(indices.shape[0], top_k, x.shape[1], x.element_size(), device.of(x), self.given)
         args = _positions(x, grad, indices, bin_ids, bins, padded_bins, out, made.run)
         launch(wgrad_block_kernel, made.grid, args, made.constants, **made.options)
 
@@ -194,9 +194,10 @@ class Tokens:
     def launch(self, x, grad, indices, bin_ids, bins, padded_bins, out, top_k: int) -> None:
         """As Each.launch."""
         here = device.of(x)
-        made = plan.wgrad_tokens(len(grad), top_k, x.shape[1], x.element_size(), here, self.given)
+        tokens = grad.shape[0]
+        made = plan.wgrad_tokens(tokens, top_k, x.shape[1], x.element_size(), here, self.given)
         placed = rows.place(indices, bin_ids, bins, padded_bins)
-        args = {"x": x, "grad": grad, "placed": placed, "out": out, "tokens": len(grad), "run": made.run}
+        args = {"x": x, "grad": grad, "placed": placed, "out": out, "tokens": tokens, "run": made.run}
         kernel = wgrad_tokens_kernel if here.ascend else wgrad_token_block_kernel
         launch(kernel, made.grid, args, made.constants, **made.options)
 
@@ -207,7 +208,7 @@ class Planned:
 
     def launch(self, x, grad, indices, bin_ids, bins, padded_bins, out, top_k: int) -> None:
         """As Each.launch."""
-        form = plan.wgrad_form(len(indices), top_k, x.shape[1], x.element_size(), device.of(x))
+        form = plan.wgrad_form(indices.shape[0], top_k, x.shape[1], x.element_size(), device.of(x))
         IMPLEMENTATIONS[form].launch(x, grad, indices, bin_ids, bins, padded_bins, out, top_k)
 
 
@@ -247,7 +248,7 @@ def padded_scatter_wgrad(
     wgrad = check.implementation(impl, IMPLEMENTATIONS)
     if validate:
         rows.check_values(indices, bin_ids, bins, padded_bins, "x.shape[0]", len(x))
-    out = torch.empty(len(indices), dtype=dtype or x.dtype, device=x.device)
+    out = torch.empty(indices.shape[0], dtype=dtype or x.dtype, device=x.device)
     if tokens:
         wgrad.launch(x, grad, indices, bin_ids, bins, padded_bins, out, top_k)
     return out
@@ -256,5 +257,5 @@ def padded_scatter_wgrad(
 def _positions(x, grad, indices, bin_ids, bins, padded_bins, out, run: int) -> dict[str, Any]:
     return {
         "x": x, "grad": grad, "indices": indices, "bin_ids": bin_ids, "bins": bins, "padded_bins": padded_bins,
-        "out": out, "assignments": len(indices), "run": run,
+        "out": out, "assignments": indices.shape[0], "run": run,
     }  # fmt: skip

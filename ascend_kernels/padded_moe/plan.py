@@ -72,6 +72,7 @@ def shared(units: int, device: Device, others: int = 0) -> tuple[int, int]:
     return max(1, -(-units // run)), run
 
 
+@plans.kept
 def place(assignments: int, device: Device) -> Plan:
     """Plan for writing each assignment's padded row."""
     if device.ascend:
@@ -89,6 +90,7 @@ def gather_form(assignments: int, top_k: int, row_bytes: int, waits: bool, devic
     return "tokens" if top_k > 1 and assignments * row_bytes >= again else "blocks"
 
 
+@plans.kept
 def gather_each(
     assignments: int, experts: int, top_k: int, hidden: int, item: int, weighted: bool, device: Device,
     tile: int | None = None, one_each: bool = False,
@@ -106,6 +108,7 @@ def gather_each(
     return Plan((programs,), run, _gather_constants(experts, top_k, hidden, tile, _parts(experts, device)))
 
 
+@plans.kept
 def gather_slices(
     assignments: int, experts: int, top_k: int, hidden: int, item: int, weighted: bool, device: Device
 ) -> Plan:
@@ -118,6 +121,7 @@ def gather_slices(
     return Plan((device.cores,), run * SLICE_ROWS, constants)
 
 
+@plans.kept
 def gather_blocks(
     assignments: int, experts: int, top_k: int, hidden: int, item: int, device: Device,
     given: Mapping[str, Any] | None = None,
@@ -139,6 +143,7 @@ def gather_blocks(
     return Plan((programs + constants["ZEROERS"],), run, constants, options)
 
 
+@plans.kept
 def gather_tokens(
     tokens: int, experts: int, top_k: int, hidden: int, item: int, weighted: bool, device: Device,
     given: Mapping[str, Any] | None = None,
@@ -167,6 +172,7 @@ def scatter_form(assignments: int, top_k: int, device: Device) -> str:
     return "blocks" if top_k == 1 else "search" if assignments <= SEARCHED[-1] else "sum"
 
 
+@plans.kept
 def scatter(
     tokens: int, top_k: int, hidden: int, item: int, device: Device, given: Mapping[str, Any] | None = None
 ) -> Plan:
@@ -184,6 +190,7 @@ def scatter(
     return Plan((programs,), run, constants, options)
 
 
+@plans.kept
 def scatter_search(
     tokens: int, top_k: int, hidden: int, item: int, device: Device, given: Mapping[str, Any] | None = None
 ) -> Plan:
@@ -201,6 +208,7 @@ def scatter_search(
     return Plan((tokens, -(-hidden // constants["TILE"])), 1, constants, options)
 
 
+@plans.kept
 def scatter_blocks(
     assignments: int, hidden: int, item: int, device: Device, given: Mapping[str, Any] | None = None
 ) -> Plan:
@@ -215,6 +223,7 @@ def scatter_blocks(
     return Plan((programs,), run, constants, options)
 
 
+@plans.kept
 def wgrad_each(
     assignments: int, top_k: int, hidden: int, item: int, device: Device, tile: int | None = None,
     one_each: bool = False,
@@ -228,6 +237,7 @@ def wgrad_each(
     return Plan((programs,), run, {"TOP_K": top_k, "HIDDEN": hidden, "TILE": tile})
 
 
+@plans.kept
 def wgrad_tokens(
     tokens: int, top_k: int, hidden: int, item: int, device: Device, given: Mapping[str, Any] | None = None
 ) -> Plan:
@@ -246,6 +256,7 @@ def wgrad_tokens(
     return Plan((programs,), run, constants, options)
 
 
+@plans.kept
 def wgrad_blocks(
     assignments: int, top_k: int, hidden: int, item: int, device: Device, given: Mapping[str, Any] | None = None
 ) -> Plan:
@@ -304,6 +315,7 @@ def _overridden(
     return constants | {k: v for k, v in given.items() if not k.islower()}, options | more
 
 
+@plans.kept
 def route(assignments: int, experts: int, device: Device) -> Plan:
     """Plan for the counting sort: chunks as programs, blocks of assignments a chunk as run."""
     bound = max(16, power_of_two(experts))

@@ -92,13 +92,14 @@ def place(
     indices: torch.Tensor, bin_ids: torch.Tensor, bins: torch.Tensor, padded_bins: torch.Tensor
 ) -> torch.Tensor:
     """int32 `[A]`: padded row of each assignment, by assignment id.  Waits for nothing."""
-    rows = torch.empty(len(indices), dtype=torch.int32, device=indices.device)
+    assignments = indices.shape[0]
+    rows = torch.empty(assignments, dtype=torch.int32, device=indices.device)
     here = device.of(indices)
-    made = plan.place(len(indices), here)
+    made = plan.place(assignments, here)
     kernel = place_each_kernel if here.ascend else place_block_kernel
     args = {
         "indices": indices, "bin_ids": bin_ids, "bins": bins, "padded_bins": padded_bins, "rows": rows,
-        "assignments": len(indices), "run": made.run,
+        "assignments": assignments, "run": made.run,
     }  # fmt: skip
     launch(kernel, made.grid, args, made.constants, **made.options)
     return rows
@@ -115,13 +116,13 @@ def check_routing(
 ) -> int:
     """Number of tokens after checking types, dtypes, shapes, devices and layout; never reads a value."""
     check.tensor("indices", indices, dtypes=check.INTEGERS, shape=(None,), like=like)
-    assignments = check.number("len(indices)", len(indices), most=2**31 - 1)
-    check.tensor("bin_ids", bin_ids, dtypes=check.INTEGERS, shape=(assignments,), like=like)
+    assignments = check.number("len(indices)", indices.shape[0], most=2**31 - 1)
+    check.tensor("bin_ids", bin_ids, dtypes=check.INTEGERS, shape=indices.shape, like=like)
     if weights is not None:
-        check.tensor("weights", weights, dtypes=FLOATS, shape=(assignments,), like=like)
+        check.tensor("weights", weights, dtypes=FLOATS, shape=indices.shape, like=like)
     check.tensor("bins", bins, dtypes=check.INTEGERS, shape=(None,), like=like)
-    check.number("len(bins)", len(bins), least=1)
-    check.tensor("padded_bins", padded_bins, dtypes=check.INTEGERS, shape=(len(bins),), like=like)
+    check.number("len(bins)", bins.shape[0], least=1)
+    check.tensor("padded_bins", padded_bins, dtypes=check.INTEGERS, shape=bins.shape, like=like)
     check.number("top_k", top_k, least=1)
     if assignments % top_k:
         raise ValueError(f"indices: expected a multiple of top_k = {top_k} assignments, got {assignments}")
@@ -132,8 +133,9 @@ def check_features(name: str, value: torch.Tensor, rows: int | None = None, like
     """`value` as a float tensor `[rows, hidden]`, of the hidden size and dtype of `like`."""
     width = None if like is None else like.shape[1]
     check.tensor(name, value, dtypes=FLOATS, shape=(rows, width), like=like)
-    check.number(f"{name}.shape[0]", value.shape[0], most=2**31 - 1)
-    check.number(f"{name}.shape[1]", value.shape[1], least=1)
+    length, hidden = value.shape
+    check.number(f"{name}.shape[0]", length, most=2**31 - 1)
+    check.number(f"{name}.shape[1]", hidden, least=1)
     if like is not None and value.dtype != like.dtype:
         raise TypeError(f"{name}: expected dtype {_word(like.dtype)} as x, got {_word(value.dtype)}")
     return value

@@ -48,7 +48,8 @@ class Draft:
 
     def launch(self, req_pool_indices, req_to_token, seq_lens, out_cache_loc, length: int) -> None:
         """Launch on checked arguments."""
-        made = plan.drafts(len(req_pool_indices), length, device.of(req_to_token))
+        requests = req_pool_indices.shape[0]
+        made = plan.drafts(requests, length, device.of(req_to_token))
         launch(
             self.kernel,
             made.grid[:1],
@@ -57,7 +58,7 @@ class Draft:
                 "req_to_token": req_to_token,
                 "seq_lens": seq_lens,
                 "out_cache_loc": out_cache_loc,
-                "requests": len(req_pool_indices),
+                "requests": requests,
                 "length": length,
                 "pool_len": req_to_token.shape[1],
             },
@@ -89,9 +90,9 @@ def assign_draft_cache_locs(
     """
     pool = check.tensor("req_to_token", req_to_token, dtypes=check.INTEGERS, shape=(None, None))
     rows = check.tensor("req_pool_indices", req_pool_indices, dtypes=check.INTEGERS, shape=(None,), like=pool)
-    check.tensor("seq_lens", seq_lens, dtypes=check.INTEGERS, shape=(len(rows),), like=pool)
+    check.tensor("seq_lens", seq_lens, dtypes=check.INTEGERS, shape=rows.shape, like=pool)
     length = check.number("topk", topk, least=1) * check.number("num_steps", num_steps, least=1)
-    total = check.number("len(out_cache_loc)", len(rows) * length, most=2**31 - 1)
+    total = check.number("len(out_cache_loc)", rows.shape[0] * length, most=2**31 - 1)
     check.tensor("out_cache_loc", out_cache_loc, dtypes=check.ANY_INTEGER, shape=(total,), like=pool)
     draft = check.implementation(impl, IMPLEMENTATIONS)
     if validate:

@@ -33,6 +33,7 @@ def power_of_two(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
+@plans.kept
 def spans(
     requests: int, total: int, item: int, metadata_item: int, device: Device, block: int | None = None
 ) -> Plan:
@@ -64,6 +65,7 @@ def spans(
     return Plan((requests, programs), bound, block, plans.options(given))
 
 
+@plans.kept
 def drafts(requests: int, length: int, device: Device) -> Plan:
     """Plan for copying `length` elements of each of `requests` requests."""
     programs = min(requests, device.cores if device.ascend else device.grid_limit)

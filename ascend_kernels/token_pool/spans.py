@@ -27,14 +27,15 @@ class Copy:
         start_offset: torch.Tensor,
         end_offset: torch.Tensor,
         out_cache_loc: torch.Tensor,
+        where: device.Device,
     ) -> None:
         """Launch on checked arguments.  Raises PlanError before anything is written."""
-        requests, total = len(req_pool_indices), len(out_cache_loc)
+        requests, total = req_pool_indices.shape[0], out_cache_loc.shape[0]
         if requests == 0 or total == 0:
             return
         made = plan.spans(
             requests, total, max(req_to_token.element_size(), out_cache_loc.element_size()),
-            start_offset.element_size(), device.of(req_to_token), self.block,
+            start_offset.element_size(), where, self.block,
         )  # fmt: skip
         launch(
             self.kernel,
@@ -62,12 +63,12 @@ def check_arguments(
     """Types, dtypes, shapes, devices and layout; never reads a value."""
     pool = check.tensor("req_to_token", req_to_token, dtypes=check.INTEGERS, shape=(None, None))
     rows = check.tensor("req_pool_indices", req_pool_indices, dtypes=check.INTEGERS, shape=(None,), like=pool)
-    for name, value in (("start_offset", start_offset), ("end_offset", end_offset)):
-        check.tensor(name, value, dtypes=check.INTEGERS, shape=(len(rows),), like=pool)
+    check.tensor("start_offset", start_offset, dtypes=check.INTEGERS, shape=rows.shape, like=pool)
+    check.tensor("end_offset", end_offset, dtypes=check.INTEGERS, shape=rows.shape, like=pool)
     if start_offset.dtype != end_offset.dtype:
         raise TypeError(f"end_offset: expected dtype {start_offset.dtype} as start_offset, got {end_offset.dtype}")
     check.tensor("out_cache_loc", out_cache_loc, dtypes=check.ANY_INTEGER, shape=(None,), like=pool)
-    check.number("len(out_cache_loc)", len(out_cache_loc), most=2**31 - 1)
+    check.number("len(out_cache_loc)", out_cache_loc.shape[0], most=2**31 - 1)
 
 
 def check_values(
