@@ -420,6 +420,26 @@ def test_plans_keep_the_limits(on, hidden, item):
                 assert (plans[index].grid[0] - zeroers) * plans[index].run >= many
 
 
+@pytest.mark.parametrize("form", ["gather_tokens", "scatter", "wgrad_tokens"])
+def test_launches_overlap_only_where_both_sides_know_of_it(form):
+    sizes = (4096, 64, 4, 1024, 2, True) if form == "gather_tokens" else (4096, 4, 1024, 2)
+    follows = getattr(plan, form)
+    for on in (GPU, dataclasses.replace(GPU, overlaps=True)):
+        one, two = plan.place(16384, on), follows(*sizes, on)
+        assert one.constants["OVERLAP"] == two.constants["OVERLAP"] == on.overlaps
+        assert two.options.get("launch_pdl", False) == on.overlaps and "launch_pdl" not in one.options
+    assert "launch_pdl" not in follows(*sizes, NPU).options
+
+
+def test_more_experts_than_programs_still_leave_some_for_the_rows():
+    for make in (
+        lambda: plan.gather_blocks(64, 70000, 1, 8, 2, GPU),
+        lambda: plan.gather_tokens(64, 70000, 2, 8, 2, False, GPU),
+    ):
+        made = make()
+        assert made.constants["ZEROERS"] < made.grid[0] <= 65535
+
+
 def test_a_plan_that_does_not_fit_is_refused_with_its_bits():
     from ascend_kernels.padded_moe.padded_gather import Each
 

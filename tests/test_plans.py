@@ -178,7 +178,7 @@ KEPT = [
     for function, made in vars(module).items()
     if hasattr(made, "__wrapped__") and made.__module__ == module.__name__
 ]
-DEVICES = [GPU, dataclasses.replace(GPU, cores=84), dataclasses.replace(GPU, name="NVIDIA H200"),
+DEVICES = [GPU, dataclasses.replace(GPU, cores=84), dataclasses.replace(GPU, name="NVIDIA H200", overlaps=True),
            *(device.PROFILES[name] for name in ("Ascend910B1", "Ascend910B4"))]  # fmt: skip
 few, many = st.integers(1, 16), st.integers(1, 70000)
 DRAWN = {

@@ -22,7 +22,8 @@ GRID_LIMIT = 65535  # programs of one launch on Ascend; kept on every device so 
 class Device:
     """kind: npu, cuda, cpu or dry.  cores: vector cores of an NPU, multiprocessors of a GPU.
     ub_bytes: on-chip buffer of one core a tile must fit (Ascend UB; 0 where there is no such limit).
-    present: False for a stated profile of a device that is not there."""
+    present: False for a stated profile of a device that is not there.
+    overlaps: a launch may begin before the one in front of it has ended, if it waits for what that one writes."""
 
     kind: str
     name: str
@@ -30,6 +31,7 @@ class Device:
     ub_bytes: int
     grid_limit: int = GRID_LIMIT
     present: bool = True
+    overlaps: bool = False
 
     def __hash__(self) -> int:
         return hash(self.name)  # asked for in every launch
@@ -126,7 +128,18 @@ def _present(kind: str, index: int) -> Device:
         if not cores and known is None:
             raise RuntimeError(f"torch.npu reports no vector core count for {facts.name}; update torch_npu")
         return Device("npu", str(facts.name), int(cores or known.cores), known.ub_bytes if known else 196608)
-    return Device("cuda", str(facts.name), int(facts.multi_processor_count), 0)
+    return Device("cuda", str(facts.name), int(facts.multi_processor_count), 0, overlaps=_overlaps(facts))
+
+
+def _overlaps(facts: Any) -> bool:
+    """Whether a GPU, from Hopper on, and triton know programmatic dependent launch."""
+    if torch.version.hip is not None or facts.major < 9:
+        return False
+    try:
+        from triton.language.extra.cuda import gdc_wait  # noqa: F401
+    except ImportError:
+        return False
+    return True
 
 
 def lost(module: Any) -> str:

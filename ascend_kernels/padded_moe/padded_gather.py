@@ -35,7 +35,7 @@ from ..harness import check, device
 from ..harness.launch import launch
 from ..harness.spec import Unsupported
 from . import plan, rows
-from .rows import padded_row, segment, weight_of, weights_of
+from .rows import padded_row, segment, wait_for_rows, weight_of, weights_of
 
 
 @triton.jit
@@ -145,6 +145,7 @@ def gather_tokens_kernel(
     x, rows, weights, bins, padded_bins, out, output_rows, tokens, run,
     EXPERTS: tl.constexpr, TOP_K: tl.constexpr, HIDDEN: tl.constexpr, TILE: tl.constexpr, PARTS: tl.constexpr,
     ZEROS: tl.constexpr, ZEROERS: tl.constexpr, UNROLL: tl.constexpr, LOAD: tl.constexpr, STORE: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     if ZEROERS == 0:
@@ -161,6 +162,7 @@ def gather_tokens_kernel(
             for start in range(0, HIDDEN, TILE):
                 column = start + lanes
                 values = tl.load(source + column, mask=column < HIDDEN, eviction_policy=LOAD)
+                wait_for_rows(OVERLAP)
                 if UNROLL:
                     for k in tl.static_range(0, TOP_K):
                         put_row(out, rows, weights, token * TOP_K + k, values, column, HIDDEN, STORE)

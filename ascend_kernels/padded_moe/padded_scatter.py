@@ -32,7 +32,7 @@ from ..harness import check, device
 from ..harness.launch import launch
 from ..harness.spec import Unsupported
 from . import plan, rows
-from .rows import as_bits, padded_row, weight_of, weights_of
+from .rows import as_bits, padded_row, wait_for_rows, weight_of, weights_of
 
 
 @triton.jit
@@ -49,7 +49,9 @@ def add_row(total, x, row, weights, assignment, column, HIDDEN: tl.constexpr, LO
 def scatter_kernel(
     x, placed, weights, out, tokens, run,
     TOP_K: tl.constexpr, HIDDEN: tl.constexpr, TILE: tl.constexpr, UNROLL: tl.constexpr, LOAD: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    wait_for_rows(OVERLAP)
     first = tl.program_id(0) * run
     lanes = tl.arange(0, TILE)
     for token in range(first, tl.minimum(first + run, tokens)):

@@ -33,7 +33,7 @@ import triton.language as tl
 from ..harness import check, device
 from ..harness.launch import launch
 from . import plan, rows
-from .rows import padded_row, segment
+from .rows import padded_row, segment, wait_for_rows
 
 
 @triton.jit
@@ -134,7 +134,9 @@ def wgrad_block_kernel(
 def wgrad_token_block_kernel(
     x, grad, placed, out, tokens, run,
     TOP_K: tl.constexpr, HIDDEN: tl.constexpr, TILE: tl.constexpr, TERMS: tl.constexpr, LOAD: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    wait_for_rows(OVERLAP)
     first = tl.program_id(0) * run
     lanes = tl.arange(0, TILE)
     k = tl.arange(0, TERMS)

@@ -22,7 +22,8 @@ ZEROS = 2048  # elements of one store of zeros at least; padding is written as f
 SLICE_ROWS = 8  # rows of one store, where a form collects them in UB
 MOST_UNROLLED = 8  # terms of a scatter's sum written out one by one
 SEARCHED = (128, 1024)  # assignments up to which a GPU program looks for its rows itself, which saves a launch
-NARROW = 256  # elements of a row up to which a GPU program of the weight gradient takes several rows
+NARROW = 1024  # elements of a row up to which a GPU program of the weight gradient takes several rows
+READ_ONCE = 512  # elements of a row from which on reading it once may pay for placing the rows first
 READ_AGAIN = 32 << 20  # bytes of assigned rows above which a GPU no longer finds them in its L2 cache
 READ_AGAIN_WAITING = 256 << 20  # the same where the host waits in every call and a second launch costs its time
 
@@ -79,7 +80,15 @@ def place(assignments: int, device: Device) -> Plan:
         programs, run = shared(assignments, device)
         return Plan((programs,), run)
     programs, run = shared(-(-assignments // 128), device)
-    return Plan((programs,), run, {"BLOCK": 128}, {"num_warps": 4})
+    return Plan((programs,), run, {"BLOCK": 128, "OVERLAP": device.overlaps}, {"num_warps": 4})
+
+
+def overlapping(
+    constants: dict[str, Any], options: dict[str, int], device: Device
+) -> tuple[dict[str, Any], dict[str, int]]:
+    """Constants and options of a launch that follows `place`, and where the device can begins before that ends."""
+    more = {"launch_pdl": True} if device.overlaps else {}
+    return constants | {"OVERLAP": device.overlaps}, options | more
 
 
 def gather_form(assignments: int, top_k: int, row_bytes: int, waits: bool, device: Device) -> str:
@@ -131,7 +140,7 @@ def gather_blocks(
     tile = min(max(power_of_two(hidden), LEAST_TILE // item), 2048)
     constants = _gather_constants(experts, top_k, hidden, tile, parts) | {
         "ROWS": 8 if device.ascend else _rows_at_once(hidden * item),
-        "ZEROERS": min(experts * parts, device.cores) if device.ascend else experts * parts,
+        "ZEROERS": min(experts * parts, device.cores if device.ascend else device.grid_limit // 2),
         "LOAD": "",
         "STORE": "",
     }
@@ -153,7 +162,7 @@ def gather_tokens(
     each = item * 3 + (3 * 4 if weighted else 0)
     tile = feature_tile("gather by tokens", hidden, item, each, device)
     constants = _gather_constants(experts, top_k, hidden, tile, parts) | {
-        "ZEROERS": 0 if device.ascend else experts * parts,
+        "ZEROERS": 0 if device.ascend else min(experts * parts, device.grid_limit // 2),
         "UNROLL": not device.ascend and top_k <= MOST_UNROLLED,
         "LOAD": "",
         "STORE": "" if device.ascend else ".cs",  # written rows are not read again here
@@ -161,6 +170,7 @@ def gather_tokens(
     sizes = {"assignments": tokens * top_k, "hidden": hidden, "item": str(item), "top_k": str(top_k)}
     given = given or plans.choice(MEASURED, "padded_moe.gather_tokens", device, **sizes)
     constants, options = _overridden(constants, {} if device.ascend else _warps(tile), given)
+    constants, options = overlapping(constants, options, device)
     programs, run = shared(tokens, device, constants["ZEROERS"])
     return Plan((device.cores if device.ascend else programs + constants["ZEROERS"],), run, constants, options)
 
@@ -186,6 +196,7 @@ def scatter(
     sizes = {"assignments": tokens * top_k, "hidden": hidden, "item": str(item), "top_k": str(top_k)}
     given = given or plans.choice(MEASURED, "padded_moe.scatter", device, **sizes)
     constants, options = _overridden(constants, {} if device.ascend else {"num_warps": 4}, given)
+    constants, options = overlapping(constants, options, device)
     programs, run = shared(tokens, device)
     return Plan((programs,), run, constants, options)
 
@@ -252,6 +263,8 @@ def wgrad_tokens(
     sizes = {"assignments": tokens * top_k, "hidden": hidden, "item": str(item), "top_k": str(top_k)}
     given = given or plans.choice(MEASURED, "padded_moe.wgrad_tokens", device, **sizes)
     constants, options = _overridden(constants, options, given)
+    if not device.ascend:
+        constants, options = overlapping(constants, options, device)
     programs, run = shared(tokens, device)
     return Plan((programs,), run, constants, options)
 
@@ -281,7 +294,7 @@ def wgrad_form(assignments: int, top_k: int, hidden: int, item: int, device: Dev
     """Implementation of the weight gradient that suits the sizes."""
     if device.ascend:
         return "each"
-    tokens = top_k > 1 and hidden > NARROW and assignments * hidden * item >= READ_AGAIN
+    tokens = top_k > 1 and hidden >= READ_ONCE and assignments * hidden * item >= READ_AGAIN
     return "tokens" if tokens else "blocks"
 
 

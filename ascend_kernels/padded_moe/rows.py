@@ -14,6 +14,11 @@ from ..harness import check, device
 from ..harness.launch import launch
 from . import plan
 
+try:
+    from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+except ImportError:  # a triton without them: no device of it says that launches overlap
+    gdc_launch_dependents = gdc_wait = None
+
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 
@@ -72,7 +77,11 @@ def place_each_kernel(indices, bin_ids, bins, padded_bins, rows, assignments, ru
 
 
 @triton.jit(do_not_specialize=["assignments", "run"])
-def place_block_kernel(indices, bin_ids, bins, padded_bins, rows, assignments, run, BLOCK: tl.constexpr):
+def place_block_kernel(
+    indices, bin_ids, bins, padded_bins, rows, assignments, run, BLOCK: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    if OVERLAP:
+        gdc_launch_dependents()
     first = tl.program_id(0) * run
     for block in range(first, tl.minimum(first + run, tl.cdiv(assignments, BLOCK))):
         i = block * BLOCK + tl.arange(0, BLOCK)
@@ -80,6 +89,13 @@ def place_block_kernel(indices, bin_ids, bins, padded_bins, rows, assignments, r
         expert = tl.load(bin_ids + i, mask=inside, other=0).to(tl.int32)
         row = padded_row(i, expert, bins, padded_bins)
         tl.store(rows + tl.load(indices + i, mask=inside, other=0), row, mask=inside)
+
+
+@triton.jit
+def wait_for_rows(OVERLAP: tl.constexpr):
+    """Behind this, what `place` writes is there, also in a launch that overlaps with it."""
+    if OVERLAP:
+        gdc_wait()
 
 
 def as_bits(weights: torch.Tensor | None) -> torch.Tensor | None:
@@ -91,7 +107,10 @@ def as_bits(weights: torch.Tensor | None) -> torch.Tensor | None:
 def place(
     indices: torch.Tensor, bin_ids: torch.Tensor, bins: torch.Tensor, padded_bins: torch.Tensor
 ) -> torch.Tensor:
-    """int32 `[A]`: padded row of each assignment, by assignment id.  Waits for nothing."""
+    """int32 `[A]`: padded row of each assignment, by assignment id.  Waits for nothing.
+
+    Where the device overlaps launches, one with the plan's `overlapping` options may begin before this one ends;
+    its programs call `wait_for_rows` before they read the rows."""
     assignments = indices.shape[0]
     rows = torch.empty(assignments, dtype=torch.int32, device=indices.device)
     here = device.of(indices)
