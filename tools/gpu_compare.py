@@ -6,10 +6,10 @@ an empty kernel and the copy bandwidth.  Verdict first, then times; targets are 
     python tools/gpu_compare.py --dry --json compare.json                    # try it without a device
 
 Verdicts of all cases come first, on several processes at once, since nothing is timed meanwhile; then one process
-times what is right.  Cases in which the op is slower than another form are timed once more in a second process,
-since where the memory of one lies can make a small kernel slower by a fifth: their times are then the geometric
-means of both, their noise no less than what the two differ by.  Results are kept after every case, so a run that
-is cut short has what it measured.
+times what is right.  Where the op is slower than another form, both are timed once more in a second process,
+without the rest, and what they differ by there counts: where the memory of a process lies can make a small kernel
+slower by a fifth, and what ran before it by a quarter of a microsecond (behind launches that overlap, kernels start
+sooner).  Results are kept after every case, so a run that is cut short has what it measured.
 
 Exit code: 0 all targets met, 1 misses or wrong results, 3 nothing measured, 4 usage.
 """
@@ -23,7 +23,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +120,10 @@ def _without_validate(form: Callable[..., Any]) -> Callable[..., Any]:
     return lambda validate=False, **arguments: form(**arguments)
 
 
+Job = tuple[str, str, tuple[str, ...]]
+"""An op, a case of it, and the forms that are timed, none for all."""
+
+
 def verdicts(op: Op, case: str) -> dict[str, tuple[str, str]]:
     """State and reason of everything that is to be timed in one case."""
     expected = gate.Expected.of(op, case)
@@ -155,10 +159,13 @@ def judge_all(
     return judged, lost
 
 
-def time_case(op: Op, case: str, judged: dict[str, tuple[str, str]], place: str) -> dict[str, Any]:
-    """Times of one case, of what is right."""
+def time_case(
+    op: Op, case: str, judged: dict[str, tuple[str, str]], place: str, only: Collection[str] = ()
+) -> dict[str, Any]:
+    """Times of one case, of what is right; only: names of the forms, all of them for none."""
     module = device.module(place)
-    right = {name: op.calls()[name] for name in op.names(place) if judged[name][0] == "ok"}
+    names = [name for name in op.names(place) if not only or name in only]
+    right = {name: op.calls()[name] for name in names if judged[name][0] == "ok"}
     arguments = op.cases[case].arguments()
     before = state.read(place, module)
     default = op.default(place)
@@ -173,7 +180,7 @@ def time_case(op: Op, case: str, judged: dict[str, tuple[str, str]], place: str)
     floor = abs(math.log(again.median("cold") / timed[first].median("cold"))) if again and first else 0.0
     moved = op.bytes_moved(arguments) if op.bytes_moved else None
     rows = []
-    for name in op.names(place):
+    for name in names:
         rows.append(row := {**_row(op, case, name, place), "bytes": moved})
         row["state"], row["reason"] = judged[name]
         if name in timed:
@@ -209,35 +216,36 @@ def own_of(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
     return next((row for row in rows if row["role"] == "op" and "warm_us" in row), None)
 
 
-def slower(found: dict[str, Any]) -> list[tuple[str, str, str, dict[str, Any], dict[str, Any]]]:
+Slower = tuple[str, str, str, dict[str, Any], dict[str, Any]]
+
+
+def slower(found: dict[str, Any]) -> list[Slower]:
     """Where the op takes longer than another form, by more than it may: op, case, which time, both rows.
 
-    Noise is that of the case, and what two processes differed by in either row where there were two."""
-    places = []
+    Of a case that was timed again, the second process decides."""
+    places: list[Slower] = []
     for (op, case), rows in by_case(found["rows"]).items():
-        timed = {row["impl"]: row for row in rows if "warm_us" in row}
-        own = own_of(rows)
-        if own is None:
-            continue
-        floor = found.get("floors", {}).get(f"{op} {case}", 0.0)
-        twins = [row for row in timed.values() if row["role"] in ("twin", "other")]
-        for which in ("warm_us", "cold_us"):
-            best = min(twins, key=lambda row: row[which], default=None)
-            others = [(timed[name], 0.0) for name in (TORCH, ROWS) if name in timed]
-            for other, allowed in others + ([(best, OVER_TWIN)] if best else []):
-                noise = max(floor, own.get("apart", 0.0), other.get("apart", 0.0))
-                if own[which] > other[which] * (1 + max(allowed, noise)):
-                    places.append((op, case, which, own, other))
+        name = f"{op} {case}"
+        second = found.get("again", {}).get(name)
+        floor = second["floor"] if second else found.get("floors", {}).get(name, 0.0)
+        places += _slower(op, case, second["rows"] if second else rows, floor)
     return places
 
 
-def both(one: dict[str, Any], two: dict[str, Any]) -> dict[str, Any]:
-    """One row of the two of a form that was timed in two processes: geometric means, and how far `apart` they are,
-    the |log of the ratio| of the cold or the warm times."""
-    times = [which for which in ("warm_us", "cold_us", "host_us", "alone_us") if which in one and which in two]
-    merged = {**one, **{which: math.sqrt(one[which] * two[which]) for which in times}}
-    ratios = [abs(math.log(one[which] / two[which])) for which in times if which in ("warm_us", "cold_us")]
-    return {**merged, "apart": max(ratios)} if ratios else merged
+def _slower(op: str, case: str, rows: list[dict[str, Any]], floor: float) -> list[Slower]:
+    timed = {row["impl"]: row for row in rows if "warm_us" in row}
+    own = own_of(rows)
+    if own is None:
+        return []
+    places = []
+    twins = [row for row in timed.values() if row["role"] in ("twin", "other")]
+    for which in ("warm_us", "cold_us"):
+        best = min(twins, key=lambda row: row[which], default=None)
+        others = [(timed[name], 0.0) for name in (TORCH, ROWS) if name in timed]
+        for other, allowed in others + ([(best, OVER_TWIN)] if best else []):
+            if own[which] > other[which] * (1 + max(allowed, floor)):
+                places.append((op, case, which, own, other))
+    return places
 
 
 def misses(found: dict[str, Any]) -> list[str]:
@@ -386,8 +394,8 @@ def run(given: argparse.Namespace) -> int:
         return 4
     begin = time.monotonic()
     found: dict[str, Any] = {
-        "version": 1, "dry": dry, "commit": _commit(), "complete": False, "rows": [], "floors": {}, "device": {},
-        "marks": [], "large_cases_expected": not dry and not given.ops and not only,
+        "version": 1, "dry": dry, "commit": _commit(), "complete": False, "rows": [], "floors": {}, "again": {},
+        "device": {}, "marks": [], "large_cases_expected": not dry and not given.ops and not only,
         "versions": {"torch": torch.__version__, "triton": triton.__version__},
     }  # fmt: skip
 
@@ -403,15 +411,17 @@ def run(given: argparse.Namespace) -> int:
     for job, reason in lost.items():
         failed(*job, reason)
 
-    def work(job: tuple[str, str]) -> dict[str, Any]:
+    def work(job: Job) -> dict[str, Any]:
         if dry:
             torch.set_num_threads(1)
-        name, case = job
-        return time_case(with_baselines(ops[name], case), case, judged[job], place) if name else baseline(place)
+        name, case, only = job
+        if not name:
+            return baseline(place)
+        return time_case(with_baselines(ops[name], case), case, judged[name, case], place, only)
 
     out_of_time = len(judged) + len(lost) < len(jobs)
-    timed = [("", "baseline"), *(job for job in jobs if job in judged)]
-    for (name, case), outcome, reason in isolated.each(timed, work, seconds=300):
+    timed: list[Job] = [("", "baseline", ()), *((*job, ()) for job in jobs if job in judged)]
+    for (name, case, _), outcome, reason in isolated.each(timed, work, seconds=300):
         if outcome is None and not name:
             print(f"baseline: {reason}", flush=True)
         elif outcome is None:
@@ -446,21 +456,22 @@ def run(given: argparse.Namespace) -> int:
     return 1 if found["misses"] else 0
 
 
-def confirm(found: dict[str, Any], work: Callable[[tuple[str, str]], dict[str, Any]], given: Any) -> None:
-    """Time the cases in which the op was slower than another form once more, in a process of their own."""
-    again = list(dict.fromkeys((op, case) for op, case, *_ in slower(found)))
-    for (name, case), outcome, reason in isolated.each(again, work, seconds=300):
+def confirm(found: dict[str, Any], work: Callable[[Job], dict[str, Any]], given: Any) -> None:
+    """Time the op and the forms it was slower than once more, in a process of their own."""
+    forms: dict[tuple[str, str], dict[str, None]] = {}
+    for op, case, _, own, other in slower(found):
+        forms.setdefault((op, case), {}).update({own["impl"]: None, other["impl"]: None})
+    jobs = [(op, case, tuple(names)) for (op, case), names in forms.items()]
+    for (op, case, _), outcome, reason in isolated.each(jobs, work, seconds=300):
         if outcome is None:
-            print(f"{name} {case}, timed again: {reason}", flush=True)
+            print(f"{op} {case}, timed again: {reason}", flush=True)
             continue
-        first = by_case(found["rows"])[name, case]
-        merged = {one["impl"]: both(one, two) for one, two in zip(first, outcome["rows"])}
-        found["rows"] = [
-            merged[row["impl"]] if (row["op"], row["case"]) == (name, case) else row for row in found["rows"]
-        ]
-        found["marks"] += [f"{name} {case}, timed again: {mark}" for mark in outcome["device"]["marks"]]
-        apart = ", ".join(f"{impl} {row['apart']:.1%}" for impl, row in merged.items() if "apart" in row)
-        print(f"{name} {case} timed again, apart by: {apart}", flush=True)
+        found["again"][f"{op} {case}"] = {"rows": outcome["rows"], "floor": outcome["floor"]}
+        found["marks"] += [f"{op} {case}, timed again: {mark}" for mark in outcome["device"]["marks"]]
+        times = {row["impl"]: row["cold_us"] for row in outcome["rows"] if "cold_us" in row}
+        print(
+            f"{op} {case}, timed again: " + ", ".join(f"{k} {v:.2f}" for k, v in times.items()) + " us", flush=True
+        )
         keep(given.json, found)
 
 
