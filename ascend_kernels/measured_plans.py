@@ -130,4 +130,16 @@ MEASURED: tuple[Measured, ...] = (
         {'block': 4096, 'num_warps': 1},
         (12.397, 9.008), (11.659, 8.187), 16, {'torch': '2.11.0+cu130', 'triton': '3.6.0'},
     ),
+    Measured(
+        'padded_moe.wgrad_blocks', 'NVIDIA H200',
+        {'assignments': 4, 'hidden': 2, 'item': '2', 'top_k': '1'},
+        {'ROWS': 16, 'num_warps': 8},
+        (1.555, 1.562), (1.385, 1.437), 24, {'torch': '2.11.0+cu130', 'triton': '3.6.0'},
+    ),
+    Measured(
+        'padded_moe.wgrad_blocks', 'NVIDIA H200',
+        {'assignments': 65536, 'hidden': 2, 'item': '2', 'top_k': '4'},
+        {'ROWS': 64, 'num_warps': 2},
+        (3.037, 2.681), (2.952, 2.703), 24, {'torch': '2.11.0+cu130', 'triton': '3.6.0'},
+    ),
 )

@@ -1,14 +1,14 @@
 """Host time of the wrappers where they launch on a GPU: what our Python adds to a bare `kernel[grid](...)`.
 
-    python -m benchmarks.bench_host                    CPU time of a call of every op, on one quick case
+    python -m benchmarks.bench_host                    time of a call of every op, on one quick case
     python -m benchmarks.bench_host --against FOLDER   the same of another working tree, in turn with this one
 
-It needs no GPU.  Arguments are "meta" tensors, which lie on no CPU and hold nothing; plans are those of an H200;
-triton is set to compile, and a launch ends in `JITFunction.run`, which does nothing here.
+On a GPU a call is the real one and the time goes by the clock, the device waited for between samples.
 
-Included: checks, plans, views and allocations of tensors without memory, and what `harness.launch` does.
-Not included: triton's own launch, the allocator of the device, and the kernel.  CPU time, so that a busy host
-disturbs it little.
+It needs no GPU.  Without one, arguments are "meta" tensors, which lie on no CPU and hold nothing; plans are those
+of an H200; triton is set to compile, and a launch ends in `JITFunction.run`, which does nothing here.  Included
+then: checks, plans, views and allocations of tensors without memory, and what `harness.launch` does.  Not included:
+triton's own launch, the device's allocator, and the kernel.  CPU time, which a busy host disturbs little.
 """
 
 import argparse
@@ -42,30 +42,38 @@ def pretend_gpu():
     JITFunction.run = lambda self, *args, **options: None
 
 
-def us(call):
-    """CPU time of one call: the least of several samples, since other processes only add to it."""
+def us(call, clock, settle):
+    """Time of one call: the least of several samples, since other processes only add to it."""
     samples = []
     for _ in range(SAMPLES):
-        begin = time.process_time_ns()
+        begin = clock()
         for _ in range(CALLS):
             call()
-        samples.append((time.process_time_ns() - begin) / CALLS / 1000)
+        samples.append((clock() - begin) / CALLS / 1000)
+        settle()
     return min(samples)
 
 
 def overheads():
     """Op and case -> us of a call of the wrapper and of its bare launches alone."""
-    pretend_gpu()
+    import torch
+
+    real = torch.cuda.is_available()
+    clock, settle = (
+        (time.perf_counter_ns, torch.cuda.synchronize) if real else (time.process_time_ns, lambda: None)
+    )
+    if not real:
+        pretend_gpu()
     from ascend_kernels.harness import launch
     from ascend_kernels.registry import OPS
 
     found = {}
     for op in OPS.values():
-        if op.name in LEFT_OUT:
+        if op.name in LEFT_OUT and not real:
             continue
         quick = op.quick_cases()
         case = next((name for name in quick if op.cases[name].timed), quick[0])
-        given = op.cases[case].arguments("meta")
+        given = op.cases[case].arguments("cuda" if real else "meta")
         with launch.recorded() as seen:
             op.call(**given)
 
@@ -76,7 +84,7 @@ def overheads():
             for one in seen:
                 one.kernel[one.grid](*one.args.values(), **one.constants, **one.options)
 
-        found[f"{op.name} {case}"] = us(whole), us(bare)
+        found[f"{op.name} {case}"] = us(whole, clock, settle), us(bare, clock, settle)
     return found
 
 

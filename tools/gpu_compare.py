@@ -8,8 +8,8 @@ an empty kernel and the copy bandwidth.  Verdict first, then times; targets are 
 Verdicts of all cases come first, on several processes at once, since nothing is timed meanwhile; then one process
 times what is right.  Where the op is slower than another form, both are timed once more in a second process,
 without the rest, and what they differ by there counts: where the memory of a process lies can make a small kernel
-slower by a fifth, and what ran before it by a quarter of a microsecond (behind launches that overlap, kernels start
-sooner).  Results are kept after every case, so a run that is cut short has what it measured.
+slower by a fifth, and what ran before it by a quarter of a microsecond (behind launches that overlap, kernels
+start sooner).  Results are kept after every case, so a run that is cut short has what it measured.
 
 Exit code: 0 all targets met, 1 misses or wrong results, 3 nothing measured, 4 usage.
 """

@@ -1,6 +1,6 @@
 """Launch plans chosen on measured data: every candidate of a plan beside its rule, at the timed cases.
 
-    python tools/gpu_tune.py --json tune.json [--ops NAME,...] [--seconds 250]   # on the device
+    python tools/gpu_tune.py --json tune.json [--ops NAME,...] [--cases ID,...]  # on the device
     python tools/gpu_tune.py --from tune.json                                    # the table of a run
     python tools/gpu_tune.py --from tune.json --write ascend_kernels/measured_plans.py
     python tools/gpu_tune.py --dry --json tune.json                              # try it without a device
@@ -128,7 +128,13 @@ def run(given: argparse.Namespace) -> int:
         print(f"gpu_tune: {error}", file=sys.stderr)
         return 4
     dry = place == "dry"
-    jobs = [(op.name, case) for op in ops.values() for case in (op.quick_cases()[:1] if dry else op.timed_cases())]
+    only = {name for name in (given.cases or "").split(",") if name}
+    jobs = [
+        (op.name, case)
+        for op in ops.values()
+        for case in (op.quick_cases()[:1] if dry else op.timed_cases())
+        if not only or case in only
+    ]
     begin = time.monotonic()
     judged, lost = gpu_compare.judge_all(
         jobs,
@@ -235,6 +241,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, metavar="FILE", help="where results go, after every case")
     parser.add_argument("--ops", help="only these ops, comma-separated")
+    parser.add_argument("--cases", help="only these cases, comma-separated")
     parser.add_argument("--seconds", type=float, default=250, help="start no case after this long (default: 250)")
     parser.add_argument("--workers", type=int, default=8, help="processes for the verdicts (default: 8)")
     parser.add_argument("--dry", action="store_true", help="without a device: times mean nothing")

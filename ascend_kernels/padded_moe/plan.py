@@ -368,8 +368,9 @@ def candidates(name: str, sizes: Mapping[str, Any]) -> Iterator[plans.Choice]:
         for rows in sorted({max(1, usual // 2), usual, 2 * usual}):
             yield from ({"ROWS": rows, "num_warps": warps} for warps in (1, 2, 4, 8))
     elif form == "wgrad_blocks" and sizes["hidden"] <= NARROW:
-        for elements in (256, 512, 1024, 2048):
-            yield from ({"ROWS": elements // wide, "num_warps": warps} for warps in (2, 4, 8))
+        for elements in (16, 64, 256, 1024, 2048, 4096):
+            rows = max(1, elements // wide)
+            yield from ({"ROWS": rows, "num_warps": warps} for warps in (1, 2, 4, 8))
     elif form == "gather_tokens":
         for store in ("", ".cs"):
             yield from ({"STORE": store, "num_warps": warps} for warps in (2, 4, 8, 16))
