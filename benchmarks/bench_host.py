@@ -7,7 +7,7 @@ On a GPU a call is the real one and the time goes by the clock, the device waite
 
 It needs no GPU.  Without one, arguments are "meta" tensors, which lie on no CPU and hold nothing; plans are those
 of an H200; triton is set to compile, and a launch ends in `JITFunction.run`, which does nothing here.  Included
-then: checks, plans, views and allocations of tensors without memory, and what `harness.launch` does.  Not included:
+then: checks, plans, views, allocations of tensors without memory, and what `harness.launch` does.  Not included:
 triton's own launch, the device's allocator, and the kernel.  CPU time, which a busy host disturbs little.
 """
 
