@@ -28,7 +28,7 @@ import gpu_history
 
 ROOT = Path(__file__).resolve().parent.parent
 # What the suite needs beside torch, triton and numpy, which the machine has.
-WANTED = ("asv==0.6.6", "asv_runner==0.3.2", "rich>=13")
+WANTED = ("asv==0.6.6", "asv_runner==0.3.2", "rich>=13", "ml_dtypes>=0.4", "xxhash>=3")
 LEAVE_OUT = ("numpy", "torch", "triton")
 GLIBCS = (28, 17, 12, 5)
 KINDS = (".json", ".jsonl", ".gz")
