@@ -14,6 +14,7 @@ import gc
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import json
 import os
 import subprocess
@@ -254,6 +255,9 @@ def spare_triton_work() -> None:
     gc.set_threshold(RARELY, 20, 20)
     code_generator.get_jit_fn_file_line = functools.cache(code_generator.get_jit_fn_file_line)
     code_generator.warnings = Once
+    code_generator.inspect = types.SimpleNamespace(
+        **{**vars(inspect), "signature": functools.cache(inspect.signature)}
+    )
     JITFunction.parse = lambda function: tree_of(function.src)
     compiler.subprocess = Adapter
 

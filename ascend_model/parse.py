@@ -7,7 +7,6 @@ and source locations.  Anything else is an error that names its place.  Affine m
 from __future__ import annotations
 
 import itertools
-import operator
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -20,18 +19,21 @@ DYNAMIC = -9223372036854775808
 
 ELEMENT_BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "index": 64, "f16": 16, "bf16": 16, "f32": 32}
 
-_PIECE = re.compile(
-    r"""\s+
-      | //[^\n]*
-      | "(?:[^"\\\n]|\\.)*"
+_TOKEN = re.compile(
+    r"""  "(?:[^"\\\n]|\\.)*"
       | %[\w.$-]+(?:\#\d+)?
       | \^[\w.$-]+
       | -> | <\{ | \}>
+      | memref<[^<>]*(?:<[^<>]*(?:<[^<>]*>[^<>]*)*>[^<>]*)*>
+      | (?:array|\#[\w.]+)<[^<>]*>
       | [(){}\[\],:=<>]
       | [^\s(){}\[\],:=<>"]+""",
     re.VERBOSE,
 )
-"""White space, a comment, or a token."""
+"""A type of memory and an attribute without brackets inside are one token."""
+_BLANK = re.compile(r"(?:\s+|//[^\n]*)*")
+_PIECE = re.compile(f"(?!//)(?:{_TOKEN.pattern})(?:{_BLANK.pattern})", re.VERBOSE)
+"""A token and the white space and comments behind it."""
 _OPEN = {"(": ")", "{": "}", "[": "]", "<": ">", "<{": "}>"}
 _CLOSE = set(_OPEN.values())
 _PLACE = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
@@ -179,17 +181,17 @@ def dense_strides(shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
 class _Reader:
     def __init__(self, text: str):
         self.text = text
-        pieces = _PIECE.findall(text)
-        starts = list(itertools.accumulate(map(len, pieces), initial=0))
+        first = _BLANK.match(text).end()  # type: ignore[union-attr]
+        pieces = _PIECE.findall(text, first)
+        starts = list(itertools.accumulate(map(len, pieces), initial=first))
         if starts.pop() != len(text):
-            raise self.unreadable()
-        blank: Iterable[bool] = map(str.isspace, pieces)
+            raise self.unreadable(first)
+        tokens: Iterable[str] = map(str.rstrip, pieces)
         if "//" in text:
-            blank = (piece.isspace() or piece.startswith("//") for piece in pieces)
-        kept = list(map(operator.not_, blank))
+            tokens = (_TOKEN.match(piece)[0] for piece in pieces)  # type: ignore[index]
         # the text ends with tokens that are empty, so that one can always look at the next
-        self.tokens: list[str] = [*itertools.compress(pieces, kept), "", ""]
-        self.starts: list[int] = [*itertools.compress(starts, kept), len(text), len(text)]
+        self.tokens: list[str] = [*tokens, "", ""]
+        self.starts: list[int] = [*starts, len(text), len(text)]
         self.at = 0
         self.line = 1
         self.counted = 0
@@ -201,9 +203,8 @@ class _Reader:
         line = self.text.count("\n", 0, offset) + 1
         return ParseError(message, line, offset - self.text.rfind("\n", 0, offset))
 
-    def unreadable(self) -> ParseError:
-        """The first place where no token starts."""
-        at = 0
+    def unreadable(self, at: int) -> ParseError:
+        """The first place from `at` on where no token starts."""
         while (found := _PIECE.match(self.text, at)) is not None:
             at = found.end()
         return self.error_at(at, f"cannot read {self.text[at : at + 20]!r}")
