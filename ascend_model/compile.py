@@ -44,6 +44,7 @@ FORMAT = 2  # of the cached records; a new one ignores the old
 LEVEL = 3  # of their compression; the highest takes seven times as long for a fifth less
 INSIDE = "ASCEND_PERF_LOWERING"  # set in the process that lowers
 STOP = "convert-hivm-to-std"
+TIMEOUT = 120.0  # seconds for one program of the compiler
 FLAGS = (
     "--enable-auto-multi-buffer=true",
     "--enable-auto-bind-sub-block=true",
@@ -97,7 +98,7 @@ class Compiled:
     @cached_property
     def hivm(self) -> str:
         """The last form as people read it; "" without one, or where its compiler is not on this machine."""
-        with contextlib.suppress(toolchain.ToolchainError, OSError):
+        with contextlib.suppress(toolchain.ToolchainError, OSError, subprocess.TimeoutExpired):
             return _printed(self.generic, self.compiler) if self.generic else ""
         return ""
 
@@ -110,7 +111,7 @@ def compile_kernel(
     target: str = "Ascend910B1",
     compiler: str | None = None,
     options: Mapping[str, Any] | None = None,
-    timeout: float = 120.0,
+    timeout: float = TIMEOUT,
     cache: bool = True,
 ) -> Compiled:
     """Compile `kernel` for `target` as one launch with these arguments would.
@@ -447,7 +448,7 @@ def _printed(generic: str, version: str) -> str:
         last.write_text(generic)
         done = subprocess.run(
             [str(toolchain.compiler_bin(version) / "bishengir-opt"), str(last), "--mlir-print-debuginfo"],
-            capture_output=True, text=True, errors="replace", cwd=folder,
+            capture_output=True, text=True, errors="replace", timeout=TIMEOUT, cwd=folder,
         )  # fmt: skip
         return done.stdout.replace(folder + os.sep, "")
 

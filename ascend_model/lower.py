@@ -233,6 +233,15 @@ class Adapter:
         return subprocess.run(command, **how) if done.returncode else done
 
 
+_signature = functools.cache(inspect.signature)
+
+
+def signature_of(function: Any) -> inspect.Signature:
+    """Stands for `inspect.signature` where triton asks whether a function has a parameter of some name.  Of a
+    method the function is kept, not the value that it is bound to."""
+    return _signature(getattr(function, "__func__", function))
+
+
 @functools.cache
 def spare_triton_work() -> None:
     """What triton 3.2 would do again for every node or call, and need not.  Its output is the same."""
@@ -255,9 +264,7 @@ def spare_triton_work() -> None:
     gc.set_threshold(RARELY, 20, 20)
     code_generator.get_jit_fn_file_line = functools.cache(code_generator.get_jit_fn_file_line)
     code_generator.warnings = Once
-    code_generator.inspect = types.SimpleNamespace(
-        **{**vars(inspect), "signature": functools.cache(inspect.signature)}
-    )
+    code_generator.inspect = types.SimpleNamespace(**{**vars(inspect), "signature": signature_of})
     JITFunction.parse = lambda function: tree_of(function.src)
     compiler.subprocess = Adapter
 

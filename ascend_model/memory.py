@@ -810,12 +810,10 @@ class Machine:
     def put(self, a: Access, values: Any) -> None:
         elem = a.elem
         if elem == "bf16":
-            if not isinstance(values, np.ndarray):
-                a.arr[...] = bf16_bits(values)
-            elif values.dtype == np.float32:
-                a.arr.view(bfloat16)[...] = values
+            if isinstance(values, np.ndarray):
+                a.arr.view(bfloat16)[...] = np.asarray(values, np.float32)
             else:
-                a.arr[...] = f32_to_bf16(values)
+                a.arr[...] = bf16_bits(values)
         elif elem == "i1":
             if a.n == 0:
                 return

@@ -13,7 +13,15 @@ from typing import Any
 import numpy as np
 
 from ascend_model.codegen import INT_BITS, Argument, Generated, generate, int_range, round_bf16, round_half
-from ascend_model.compile import Compiled, compile_kernel, completed, heuristic_names, is_constexpr, parameters
+from ascend_model.compile import (
+    TIMEOUT,
+    Compiled,
+    compile_kernel,
+    completed,
+    heuristic_names,
+    is_constexpr,
+    parameters,
+)
 from ascend_model.costs import Costs, load_costs
 from ascend_model.memory import Fault, Finding, Global
 from ascend_model.parse import ParseError, parse
@@ -118,7 +126,7 @@ def simulate(
     costs: Costs | None = None,
     max_ops: int = MAX_OPS,
     keep_numbers: bool = False,
-    timeout: float = 120.0,
+    timeout: float = TIMEOUT,
     cache: bool = True,
 ) -> Simulation:
     """Compile a `@triton.jit` function for Ascend and execute what the compiler made of it.

@@ -1,5 +1,6 @@
 """The compile path: statuses, specialisation, cache, and a worker that survives anything."""
 
+import gc
 import json
 import multiprocessing
 import os
@@ -7,13 +8,14 @@ import signal
 import subprocess
 import sys
 import textwrap
+import weakref
 from pathlib import Path
 
 import pytest
 import torch
 
 from ascend_model import compile as compile_module
-from ascend_model import toolchain
+from ascend_model import lower, toolchain
 from ascend_model.compile import Compiled, compile_kernel, shorten_paths, strip_locations
 
 pytestmark = pytest.mark.compiler
@@ -260,3 +262,18 @@ def test_a_script_without_a_guard_ends_at_once(tmp_path):
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert "compiles kernels while it is imported" in done.stdout and "__name__" in done.stdout, done.stderr
+
+
+def test_what_triton_asks_for_signatures_is_kept_without_the_values():
+    class Value:
+        def cast(self, dtype, _builder=None, _generator=None):
+            return dtype
+
+    value = Value()
+    gone = weakref.ref(value)
+    assert "_generator" in lower.signature_of(value.cast).parameters
+    assert "_generator" not in lower.signature_of(len).parameters
+    assert lower.signature_of(Value().cast) is lower.signature_of(value.cast)
+    del value
+    gc.collect()
+    assert gone() is None
