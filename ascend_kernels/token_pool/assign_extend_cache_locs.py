@@ -69,4 +69,4 @@ def assign_extend_cache_locs(
     copy = check.implementation(impl, IMPLEMENTATIONS)
     if validate:
         spans.check_values(req_pool_indices, req_to_token, start_offset, end_offset, out_cache_loc)
-    copy.launch(device.of(req_to_token), req_pool_indices, req_to_token, start_offset, end_offset, out_cache_loc)
+    copy.launch(req_pool_indices, req_to_token, start_offset, end_offset, out_cache_loc, device.of(req_to_token))

@@ -87,12 +87,20 @@ class Sized:
     many: spans.Copy
     most: int
 
-    def launch(self, where: device.Device, req_pool_indices: torch.Tensor, *others: torch.Tensor) -> None:
+    def launch(
+        self,
+        req_pool_indices: torch.Tensor,
+        req_to_token: torch.Tensor,
+        start_offset: torch.Tensor,
+        end_offset: torch.Tensor,
+        out_cache_loc: torch.Tensor,
+        where: device.Device,
+    ) -> None:
         """Launch on checked arguments."""
         if where.ascend and not in_interpreter():
             raise Unsupported("impl: sized is for a GPU; on Ascend use impl='derived', its default")
         form = self.few if req_pool_indices.shape[0] <= self.most else self.many
-        form.launch(where, req_pool_indices, *others)
+        form.launch(req_pool_indices, req_to_token, start_offset, end_offset, out_cache_loc, where)
 
 
 # Measured with 1, 8, 32 and with 256 requests: see docs/devices.md.
@@ -126,4 +134,4 @@ def assign_req_to_token_pool(
     copy = check.implementation(impl, IMPLEMENTATIONS)
     if validate:
         spans.check_values(req_pool_indices, req_to_token, start_offset, end_offset, out_cache_loc)
-    copy.launch(where, req_pool_indices, req_to_token, start_offset, end_offset, out_cache_loc)
+    copy.launch(req_pool_indices, req_to_token, start_offset, end_offset, out_cache_loc, where)

@@ -22,12 +22,12 @@ class Copy:
 
     def launch(
         self,
-        where: device.Device,
         req_pool_indices: torch.Tensor,
         req_to_token: torch.Tensor,
         start_offset: torch.Tensor,
         end_offset: torch.Tensor,
         out_cache_loc: torch.Tensor,
+        where: device.Device,
     ) -> None:
         """Launch on checked arguments.  Raises PlanError before anything is written."""
         requests, total = req_pool_indices.shape[0], out_cache_loc.shape[0]
