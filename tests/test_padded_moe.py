@@ -14,6 +14,7 @@ from ascend_kernels.harness import device, gate
 from ascend_kernels.harness.launch import Launch, recorded, run_with
 from ascend_kernels.harness.spec import PlanError, bits
 from ascend_kernels.padded_moe import cases, plan, reference
+from ascend_kernels.padded_moe.padded_scatter import Several
 from ascend_kernels.registry import OPS
 
 NPU = device.PROFILES["Ascend910B1"]
@@ -156,7 +157,7 @@ def test_plans_for_a_gpu_give_the_same_values(case, monkeypatch):
     for name, more in {
         "route": (),
         "padded_gather": ("blocks", "tokens"),
-        "padded_scatter": ("search", "sum"),
+        "padded_scatter": ("search", "sum", "several"),
         "padded_scatter_wgrad": ("blocks", "tokens"),
     }.items():
         if case not in OPS[name].cases:
@@ -403,6 +404,7 @@ def test_plans_keep_the_limits(on, hidden, item):
                 plan.wgrad_each(a, top_k, hidden, item, on),
                 plan.wgrad_blocks(a, top_k, hidden, item, on),
                 plan.wgrad_tokens(tokens, top_k, hidden, item, on),
+                plan.scatter_several(tokens, top_k, hidden, item, on),
                 plan.route(a, 64, on),
             ]
             for made in plans:
@@ -418,9 +420,11 @@ def test_plans_keep_the_limits(on, hidden, item):
                     continue
                 zeroers = plans[index].constants.get("ZEROERS", 0)
                 assert (plans[index].grid[0] - zeroers) * plans[index].run >= many
+            several = plan.scatter_several(tokens, top_k, hidden, item, on)
+            assert several.grid[0] * several.run * several.constants["ROWS"] >= tokens
 
 
-@pytest.mark.parametrize("form", ["gather_tokens", "scatter", "wgrad_tokens"])
+@pytest.mark.parametrize("form", ["gather_tokens", "scatter", "scatter_several", "wgrad_tokens"])
 def test_launches_overlap_only_where_both_sides_know_of_it(form):
     sizes = (4096, 64, 4, 1024, 2, True) if form == "gather_tokens" else (4096, 4, 1024, 2)
     follows = getattr(plan, form)
@@ -588,6 +592,32 @@ def test_public_names():
 def test_the_form_of_a_gather_on_a_gpu(assignments, top_k, row, waits, form):
     assert plan.gather_form(assignments, top_k, row, waits, GPU) == form
     assert plan.gather_form(assignments, top_k, row, waits, NPU) == "each"
+
+
+@pytest.mark.parametrize(
+    ("assignments", "top_k", "hidden", "form"),
+    [
+        (65536, 4, 2, "several"),
+        (65536, 4, 4096, "sum"),
+        (64, 8, 2, "search"),  # one launch
+        (65536, 1, 2, "blocks"),  # nothing to sum
+    ],
+)
+def test_the_form_of_a_scatter_on_a_gpu(assignments, top_k, hidden, form):
+    assert plan.scatter_form(assignments, top_k, hidden, GPU) == form
+    assert plan.scatter_form(assignments, top_k, hidden, NPU) == "sum"
+
+
+@pytest.mark.parametrize("top_k", [1, 3, 9])  # 9: terms in a loop
+@pytest.mark.parametrize("hidden", [1, 33, 70])
+def test_several_tokens_at_once_give_the_values_of_one_after_another(top_k, hidden, monkeypatch):
+    """Also where the last block is not full, a row takes several tiles and a program several blocks."""
+    monkeypatch.setattr(device, "of", lambda _: dataclasses.replace(GPU, grid_limit=2))
+    arguments = made("scatter", 13, hidden, 5, top_k, padding=4, weights=FP32)
+    expected = reference.padded_scatter(**arguments)
+    for choice in (None, {"TILE": 32, "ROWS": 4}, {"ROWS": 1}, {"ROWS": 64, "UNROLL": False}):
+        out = moe.padded_scatter(**arguments, impl=Several(choice), validate=True)
+        assert reference.close("out", out, expected, arguments) is None, choice
 
 
 def test_what_a_gather_needs_is_made_ready_before_the_host_waits():

@@ -1,6 +1,7 @@
 """Tools for a machine with a device, tried without one: in dry mode, with fake programs, their parsers alone."""
 
 import copy
+import functools
 import json
 import os
 import subprocess
@@ -13,6 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ascend_kernels.harness import device
+from ascend_kernels.kpool.kpool_compress_and_write_cache import Sized
+from ascend_kernels.registry import OPS
 from dashboards.results import load
 
 ROOT = Path(__file__).parent.parent
@@ -195,8 +199,6 @@ def test_metadata_near_the_end_of_int32_is_refused(monkeypatch):
     """Found by fuzzing: the end of the span wrapped, and the check let it pass."""
     import torch
 
-    from ascend_kernels.registry import OPS
-
     op = OPS["assign_paged_draft_cache_locs"]
     arguments = op.cases["5x4x3-page16"].arguments()
     arguments["seq_lens"] = torch.tensor([2**31 - 1, 63, 65, 80, 3], dtype=torch.int32)
@@ -208,8 +210,6 @@ def test_metadata_near_the_end_of_int32_is_refused(monkeypatch):
 def test_fuzzed_metadata_keeps_types_and_leaves_the_original_alone(seed, which):
     import gpu_sanitize
     import torch
-
-    from ascend_kernels.registry import OPS
 
     op = list(OPS.values())[which]
     case = op.cases[next(iter(op.cases))]
@@ -290,6 +290,14 @@ def comparison(**times):
             lambda found: found["rows"].append({**found["rows"][2], "impl": "one program a row", "warm_us": 9.0}),
             "10.00 us warm, one program a row 9.00 us",
         ),
+        (lambda found: found["rows"][1].update(warm_us=9.6, same=True), None),
+        (
+            lambda found: (
+                found["rows"][1].update(warm_us=9.0, same=True),
+                found["rows"].append({**found["rows"][1], "impl": "n", "same": False, "warm_us": 9.5}),
+            ),
+            "10.00 us warm, twin n 9.50 us",
+        ),
     ],
 )
 def test_every_target_is_checked(change, words):
@@ -299,6 +307,20 @@ def test_every_target_is_checked(change, words):
     change(found)
     said = gpu_compare.misses(found)
     assert (said == []) if words is None else any(words in one for one in said), said
+
+
+def test_a_form_that_launches_the_same_is_found(monkeypatch):
+    """On a GPU the op itself rotates few pools by sums and differences, as one of its twins does any number."""
+    import gpu_compare
+
+    monkeypatch.setattr(device, "of", lambda _: device.Device("cuda", "H200", 132, 0))
+    op = OPS["kpool_compress_and_write_cache"]
+    few = functools.partial(op.call, impl="sized")
+    many = functools.partial(op.call, impl=Sized(most=0))
+    twins = {name: op.twins[name].call for name in ("butterfly", "row-loads")}
+    arguments = op.cases["plain"].arguments()
+    assert gpu_compare.same_as("op", {"op": few, **twins}, arguments, "cpu") == {"butterfly"}
+    assert gpu_compare.same_as("op", {"op": many, **twins}, arguments, "cpu") == set()
 
 
 def test_noise_of_the_run_is_no_miss():

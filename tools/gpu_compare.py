@@ -9,7 +9,8 @@ Verdicts of all cases come first, on several processes at once, since nothing is
 times what is right.  Where the op is slower than another form, both are timed once more in a second process,
 without the rest, and what they differ by there counts: where the memory of a process lies can make a small kernel
 slower by a fifth, and what ran before it by a quarter of a microsecond (behind launches that overlap, kernels
-start sooner).  Results are kept after every case, so a run that is cut short has what it measured.
+start sooner).  A form that launches just what the op launches in a case is no other form there.  Results are kept
+after every case, so a run that is cut short has what it measured.
 
 Exit code: 0 all targets met, 1 misses or wrong results, 3 nothing measured, 4 usage.
 """
@@ -23,7 +24,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,8 @@ if "--dry" in sys.argv:
 
 import ascend_kernels  # noqa: F401  before triton, which binds to interpreter or compiler when it is imported
 from ascend_kernels.harness import device, gate, isolated, state, timing
-from ascend_kernels.harness.launch import launch
-from ascend_kernels.harness.spec import Op, Twin
+from ascend_kernels.harness.launch import Launch, launch, recorded
+from ascend_kernels.harness.spec import Arguments, Op, Twin
 from ascend_kernels.registry import OPS
 
 TORCH, ROWS, AGAIN = "torch form", "one program a row", "(again)"
@@ -159,6 +160,32 @@ def judge_all(
     return judged, lost
 
 
+def launches_of(call: Callable[..., Any], arguments: Arguments) -> list[tuple[Any, ...]]:
+    """What a call launches: kernels, grids, constants, options, and the form of what they are given."""
+    import torch
+
+    def form(value: Any) -> Any:
+        return (value.shape, value.stride(), value.dtype) if isinstance(value, torch.Tensor) else value
+
+    def facts(one: Launch) -> tuple[Any, ...]:
+        given = {name: form(value) for name, value in one.args.items()}
+        return id(one.kernel), one.grid, dict(one.constants), dict(one.options), given
+
+    with recorded() as seen:
+        call(**arguments)
+    return [facts(one) for one in seen]
+
+
+def same_as(first: str, calls: Mapping[str, Callable[..., Any]], arguments: Arguments, place: str) -> set[str]:
+    """Calls that launch just what the call named `first` launches: their times differ by chance alone."""
+    import torch
+
+    where = device.tensors(place)
+    held = {k: v.to(where) if isinstance(v, torch.Tensor) else v for k, v in arguments.items()}
+    own = launches_of(calls[first], held)
+    return {name for name, call in calls.items() if name != first and launches_of(call, held) == own}
+
+
 def time_case(
     op: Op, case: str, judged: dict[str, tuple[str, str]], place: str, only: Collection[str] = ()
 ) -> dict[str, Any]:
@@ -171,7 +198,11 @@ def time_case(
     default = op.default(place)
     first = default if default in right else next(iter(right), None)
     timed: dict[str, timing.Timing] = {}
+    same: set[str] = set()
     if first is not None:
+        forms = {name: call for name, call in right.items() if name not in (TORCH, ROWS)}
+        if first in forms:
+            same = same_as(first, forms, arguments, place)
         calls = {**right, AGAIN: right[first]}
         timed = timing.measure(calls, arguments, place, rounds=2 if place == "dry" else 15)
         alone = timing.alone(right[first], arguments, place, 3 if place == "dry" else 31)
@@ -183,6 +214,7 @@ def time_case(
     for name in names:
         rows.append(row := {**_row(op, case, name, place), "bytes": moved})
         row["state"], row["reason"] = judged[name]
+        row["same"] = name in same
         if name in timed:
             one = timed[name]
             row |= {"warm_us": one.median("warm"), "cold_us": one.median("cold"), "host_us": one.median("host")}
@@ -209,6 +241,13 @@ def by_case(rows: list[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, 
     for row in rows:
         cases.setdefault((row["op"], row["case"]), []).append(row)
     return cases
+
+
+def others(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The timed rows of the op's other forms and twins, of those that launch something else than it does."""
+    return [
+        row for row in rows if row["role"] in ("twin", "other") and "warm_us" in row and not row.get("same", False)
+    ]
 
 
 def own_of(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -238,11 +277,11 @@ def _slower(op: str, case: str, rows: list[dict[str, Any]], floor: float) -> lis
     if own is None:
         return []
     places = []
-    twins = [row for row in timed.values() if row["role"] in ("twin", "other")]
+    forms = others(rows)
     for which in ("warm_us", "cold_us"):
-        best = min(twins, key=lambda row: row[which], default=None)
-        others = [(timed[name], 0.0) for name in (TORCH, ROWS) if name in timed]
-        for other, allowed in others + ([(best, OVER_TWIN)] if best else []):
+        best = min(forms, key=lambda row: row[which], default=None)
+        baselines = [(timed[name], 0.0) for name in (TORCH, ROWS) if name in timed]
+        for other, allowed in baselines + ([(best, OVER_TWIN)] if best else []):
             if own[which] > other[which] * (1 + max(allowed, floor)):
                 places.append((op, case, which, own, other))
     return places
@@ -309,8 +348,7 @@ def table(found: dict[str, Any]) -> str:
             lines.append(f"| {op} | {case} | {rows[0]['state']} | | | | | | |")
             continue
         cold = {row["impl"]: f"{row['cold_us']:.2f}" for row in rows if "cold_us" in row}
-        twins = [row for row in rows if row["role"] in ("twin", "other") and "cold_us" in row]
-        best = min(twins, key=lambda row: row["cold_us"], default=None)
+        best = min(others(rows), key=lambda row: row["cold_us"], default=None)
         share = (
             f"{own['bytes'] / (own['cold_us'] * 1e-6) / found['copy_bytes_a_second']:.0%}" if own["bytes"] else ""
         )

@@ -83,7 +83,10 @@ def chosen(outcomes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
             asked.setdefault((name, json.dumps(sizes)), []).append(outcome)
     found = []
     for (name, sizes), together in asked.items():
-        by_text = [{row["impl"]: row for row in one["rows"] if "cold_us" in row} for one in together]
+        by_text = [
+            {row["impl"]: row for row in one["rows"] if "cold_us" in row and not row.get("same", False)}
+            for one in together
+        ]
         floor = max(one["floor"] for one in together)
         best: tuple[float, str] | None = None
         tried = [text for text in by_text[0] if text.startswith(name + " ")]

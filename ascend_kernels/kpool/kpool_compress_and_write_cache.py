@@ -198,9 +198,9 @@ def kpool_compress_and_write_cache(
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
     """One cache entry a pool at `loc`; codes and scales too with return_compressed.
 
-    Shapes and dtypes as in the table above.  impl: `kronecker` (default on Ascend) or `matrix` (default on a
-    GPU).  Raises TypeError or ValueError naming the argument, before anything is written.  validate=True also
-    checks values, which waits for the device: loc inside the cache and distinct.
+    Shapes and dtypes as in the table above.  impl: `kronecker` (default on Ascend), `matrix` or `sized` (for a
+    GPU, its default).  Raises TypeError or ValueError naming the argument, before anything is written.
+    validate=True also checks values, which waits for the device: loc inside the cache and distinct.
     """
     cache = layout.check_cache(kv_cache, preshuffled)
     size = layout.check_pool_size("pool_size", pool_size)

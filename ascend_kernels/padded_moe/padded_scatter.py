@@ -14,8 +14,9 @@ Sums are formed in fp32 and rounded once.
 
 Source of the algorithm: MegaBlocks, padded scatter.
 Launch: first the padded row of every assignment is written by assignment id (4 bytes each); then each program
-takes a contiguous run of tokens, so that a sum needs no intermediate [A, H].  A GPU saves the first launch where
-there are few assignments, since a program then finds its rows itself, and where top_k is 1.
+takes a contiguous run of tokens, so that a sum needs no intermediate [A, H].  A GPU program takes several tokens
+at once where rows are narrow.  A GPU saves the first launch where there are few assignments, since a program then
+finds its rows itself, and where top_k is 1.
 """
 
 from __future__ import annotations
@@ -68,6 +69,47 @@ def scatter_kernel(
                     row = tl.load(placed + token * TOP_K + k)
                     total = add_row(total, x, row, weights, token * TOP_K + k, column, HIDDEN, LOAD)
             tl.store(target + column, total.to(out.dtype.element_ty), mask=column < HIDDEN)
+
+
+@triton.jit
+def add_rows(
+    total, x, placed, weights, token, column, k, inside, mask,
+    TOP_K: tl.constexpr, HIDDEN: tl.constexpr,
+):  # fmt: skip
+    """`total` and the weighted row of assignment k of each token of a block."""
+    assignment = token * TOP_K + k
+    row = tl.load(placed + assignment, mask=inside, other=0)
+    source = x + row.to(tl.int64)[:, None] * HIDDEN
+    values = tl.load(source + column, mask=mask, other=0.0).to(tl.float32)
+    if weights is not None:
+        values = values * weights_of(weights, assignment, inside)[:, None]
+    return total + values
+
+
+@triton.jit(do_not_specialize=["tokens", "run"])
+def scatter_several_kernel(
+    x, placed, weights, out, tokens, run,
+    TOP_K: tl.constexpr, HIDDEN: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, UNROLL: tl.constexpr,
+    OVERLAP: tl.constexpr,
+):  # fmt: skip
+    wait_for_rows(OVERLAP)
+    first = tl.program_id(0) * run
+    lanes = tl.arange(0, TILE)[None, :]
+    for block in range(first, tl.minimum(first + run, tl.cdiv(tokens, ROWS))):
+        token = block * ROWS + tl.arange(0, ROWS)
+        inside = token < tokens
+        target = out + token.to(tl.int64)[:, None] * HIDDEN
+        for start in range(0, HIDDEN, TILE):
+            column = start + lanes
+            mask = inside[:, None] & (column < HIDDEN)
+            total = tl.zeros([ROWS, TILE], tl.float32)
+            if UNROLL:
+                for k in tl.static_range(0, TOP_K):
+                    total = add_rows(total, x, placed, weights, token, column, k, inside, mask, TOP_K, HIDDEN)
+            else:
+                for k in range(0, TOP_K):
+                    total = add_rows(total, x, placed, weights, token, column, k, inside, mask, TOP_K, HIDDEN)
+            tl.store(target + column, total.to(out.dtype.element_ty), mask=mask)
 
 
 @triton.jit(do_not_specialize=["assignments"])
@@ -125,16 +167,21 @@ class Sum:
     def launch(self, x, indices, bin_ids, weights, bins, padded_bins, out, top_k: int) -> None:
         """Launch on checked arguments.  Raises PlanError before anything is written."""
         made = plan.scatter(out.shape[0], top_k, x.shape[1], x.element_size(), device.of(x), self.given)
-        placed = rows.place(indices, bin_ids, bins, padded_bins)
-        args = {
-            "x": x,
-            "placed": placed,
-            "weights": as_bits(weights),
-            "out": out,
-            "tokens": out.shape[0],
-            "run": made.run,
-        }
+        args = _placed(x, indices, bin_ids, weights, bins, padded_bins, out, made.run)
         launch(scatter_kernel, made.grid, args, made.constants, **made.options)
+
+
+@dataclass(frozen=True)
+class Several:
+    """Several tokens at once, of narrow rows; for a GPU."""
+
+    given: Mapping[str, Any] | None = None
+
+    def launch(self, x, indices, bin_ids, weights, bins, padded_bins, out, top_k: int) -> None:
+        """As Sum.launch."""
+        made = plan.scatter_several(out.shape[0], top_k, x.shape[1], x.element_size(), device.of(x), self.given)
+        args = _placed(x, indices, bin_ids, weights, bins, padded_bins, out, made.run)
+        launch(scatter_several_kernel, made.grid, args, made.constants, **made.options)
 
 
 @dataclass(frozen=True)
@@ -171,14 +218,15 @@ class Planned:
 
     def launch(self, x, indices, bin_ids, weights, bins, padded_bins, out, top_k: int) -> None:
         """As Sum.launch."""
-        form = plan.scatter_form(indices.shape[0], top_k, device.of(x))
+        form = plan.scatter_form(indices.shape[0], top_k, x.shape[1], device.of(x))
         IMPLEMENTATIONS[form].launch(x, indices, bin_ids, weights, bins, padded_bins, out, top_k)
 
 
-Scatter = Planned | Sum | Search | Blocks
+Scatter = Planned | Sum | Several | Search | Blocks
 IMPLEMENTATIONS: dict[str, Scatter] = {
     "planned": Planned(),
     "sum": Sum(),
+    "several": Several(),
     "search": Search(),
     "blocks": Blocks(),
 }
@@ -211,6 +259,13 @@ def padded_scatter(
     if tokens:
         scatter.launch(x, indices, bin_ids, weights, bins, padded_bins, out, top_k)
     return out
+
+
+def _placed(x, indices, bin_ids, weights, bins, padded_bins, out, run: int) -> dict[str, Any]:
+    return {
+        "x": x, "placed": rows.place(indices, bin_ids, bins, padded_bins), "weights": as_bits(weights), "out": out,
+        "tokens": out.shape[0], "run": run,
+    }  # fmt: skip
 
 
 def _positions(x, indices, bin_ids, weights, bins, padded_bins, out) -> dict[str, Any]:

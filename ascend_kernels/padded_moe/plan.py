@@ -23,6 +23,7 @@ SLICE_ROWS = 8  # rows of one store, where a form collects them in UB
 MOST_UNROLLED = 8  # terms of a scatter's sum written out one by one
 SEARCHED = (128, 1024)  # assignments up to which a GPU program looks for its rows itself, which saves a launch
 NARROW = 1024  # elements of a row up to which a GPU program of the weight gradient takes several rows
+NARROW_SUM = 256  # the same of the scatter, a program of which takes several tokens
 READ_ONCE = 512  # elements of a row from which on reading it once may pay for placing the rows first
 READ_AGAIN = 32 << 20  # bytes of assigned rows above which a GPU no longer finds them in its L2 cache
 READ_AGAIN_WAITING = 256 << 20  # the same where the host waits in every call and a second launch costs its time
@@ -175,11 +176,15 @@ def gather_tokens(
     return Plan((device.cores if device.ascend else programs + constants["ZEROERS"],), run, constants, options)
 
 
-def scatter_form(assignments: int, top_k: int, device: Device) -> str:
+def scatter_form(assignments: int, top_k: int, hidden: int, device: Device) -> str:
     """Implementation of the scatter that suits the sizes."""
     if device.ascend:
         return "sum"
-    return "blocks" if top_k == 1 else "search" if assignments <= SEARCHED[-1] else "sum"
+    if top_k == 1:
+        return "blocks"
+    if assignments <= SEARCHED[-1]:
+        return "search"
+    return "several" if hidden <= NARROW_SUM else "sum"
 
 
 @plans.kept
@@ -198,6 +203,24 @@ def scatter(
     constants, options = _overridden(constants, {} if device.ascend else {"num_warps": 4}, given)
     constants, options = overlapping(constants, options, device)
     programs, run = shared(tokens, device)
+    return Plan((programs,), run, constants, options)
+
+
+@plans.kept
+def scatter_several(
+    tokens: int, top_k: int, hidden: int, item: int, device: Device, given: Mapping[str, Any] | None = None
+) -> Plan:
+    """Plan for the sums of several tokens at once: an element of a tile a thread."""
+    tile = min(max(power_of_two(hidden), LEAST_TILE // item), 1024)
+    constants = {
+        "TOP_K": top_k, "HIDDEN": hidden, "TILE": tile, "ROWS": max(1, 512 // tile),
+        "UNROLL": top_k <= MOST_UNROLLED,
+    }  # fmt: skip
+    sizes = {"assignments": tokens * top_k, "hidden": hidden, "item": str(item), "top_k": str(top_k)}
+    given = given or plans.choice(MEASURED, "padded_moe.scatter_several", device, **sizes)
+    constants, options = _overridden(constants, {} if device.ascend else {"num_warps": 4}, given)
+    constants, options = overlapping(constants, options, device)
+    programs, run = shared(-(-tokens // constants["ROWS"]), device)
     return Plan((programs,), run, constants, options)
 
 
@@ -367,7 +390,7 @@ def candidates(name: str, sizes: Mapping[str, Any]) -> Iterator[plans.Choice]:
         usual = _rows_at_once(sizes["hidden"] * int(sizes["item"]))
         for rows in sorted({max(1, usual // 2), usual, 2 * usual}):
             yield from ({"ROWS": rows, "num_warps": warps} for warps in (1, 2, 4, 8))
-    elif form == "wgrad_blocks" and sizes["hidden"] <= NARROW:
+    elif form == "scatter_several" or (form == "wgrad_blocks" and sizes["hidden"] <= NARROW):
         for elements in (16, 64, 256, 1024, 2048, 4096):
             rows = max(1, elements // wide)
             yield from ({"ROWS": rows, "num_warps": warps} for warps in (1, 2, 4, 8))
