@@ -81,21 +81,70 @@ def test_inputs_keep_strides_and_are_copied(pretend):
     assert all(x.stride() == (10, 1) and torch.equal(x, given["x"]) for x in seen)
     assert base.data_ptr() not in {x.untyped_storage().data_ptr() for x in seen}
     assert len({x.data_ptr() for x in seen}) >= 2  # cold goes through several sets
+    assert len({x.data_ptr() for x in seen[:2]}) == 1  # compiled on the warm set
 
 
-def test_cold_goes_round_inputs_that_together_exceed_twice_the_cache(pretend, monkeypatch):
-    facts = pretend.get_device_properties()
-    facts.L2_cache_size = 10_000
-    monkeypatch.setattr(pretend, "get_device_properties", lambda _=0: facts, raising=False)
-    seen = []
+@pytest.fixture
+def order(pretend, monkeypatch):
+    """What happens on the pretended device: addresses that calls read, and "flush", which takes 70 us."""
+    happened = []
 
+    def flush():
+        happened.append("flush")
+        pretend.spend(70)
+
+    monkeypatch.setattr(timing, "_flush", lambda *_: flush)
+    return happened
+
+
+def walks(order):
+    """What was called between one flush and the next."""
+    parts = [[]]
+    for one in order:
+        if one == "flush":
+            parts.append([])
+        else:
+            parts[-1].append(one)
+    return parts[1:]
+
+
+def test_cold_calls_find_nothing_of_their_inputs_in_the_cache(pretend, order):
     def call(x):
-        seen.append(x.data_ptr())
+        order.append(x.data_ptr())
         pretend.spend(100)
 
-    timing.measure({"a": call}, {"x": torch.zeros(500)}, "dry", rounds=1)
-    assert len(set(seen)) * 500 * 4 >= 2 * 10_000
-    assert len(set(seen[:2])) == 1  # compiled on the warm set
+    found = timing.measure({"a": call}, {"x": torch.zeros(500)}, "dry", rounds=3)["a"]
+    cold = walks(order)[-1][: found.number]  # behind it come calls for the host's time
+    assert len(set(cold)) == found.number == 4
+    assert found.cold == pytest.approx([100.0] * 3)  # without the flush
+
+
+def test_a_walk_is_no_longer_than_a_sample_and_no_set_is_walked_twice(pretend, order):
+    def call(x):
+        order.append(x.data_ptr())
+        pretend.spend(1.0)
+
+    found = timing.measure({"a": call}, {"x": torch.zeros(500)}, "dry", rounds=1)["a"]
+    cold = [walk for walk in walks(order) if walk]
+    assert found.number > 3 * timing.MOST_SETS and len(cold) >= found.number / timing.MOST_SETS
+    for walk in cold[:-1]:
+        assert len(walk) == len(set(walk)) == timing.MOST_SETS
+    assert found.cold == pytest.approx([1.0])
+
+
+@pytest.mark.parametrize(("size", "sets"), [(0, 64), (1 << 20, 64), (100 << 20, 5), (400 << 20, 2), (3 << 30, 2)])
+def test_as_many_input_sets_as_memory_is_set_aside_for(size, sets, monkeypatch):
+    monkeypatch.setattr(timing, "MOST_BYTES", timing.MOST_BYTES >> 10)
+    assert len(timing._input_sets({"x": torch.zeros(size >> 10, dtype=torch.uint8), "n": 3}, "cpu")) == sets
+    assert len(timing._input_sets({"x": torch.zeros(size >> 10, dtype=torch.uint8)}, "cpu", most=1)) == 1
+
+
+def test_what_is_overwritten_is_twice_the_cache(pretend, monkeypatch):
+    facts = pretend.get_device_properties()
+    facts.L2_cache_size = 10_000
+    monkeypatch.setattr(pretend, "get_device_properties", lambda _=0: facts)
+    written = timing._flush("dry", pretend)()
+    assert written.nbytes == 20_000 and not written.any()
 
 
 @pytest.mark.parametrize("how", ["no graphs", "capture fails"])

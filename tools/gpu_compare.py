@@ -336,7 +336,7 @@ def table(found: dict[str, Any]) -> str:
         f"{found['empty_us']:.2f} us in a graph of many, {found['empty_alone_us']:.2f} us between two events and "
         f"{found['empty_host_us']:.1f} us on the host.  A program that loads an index, loads what it points at "
         f"and stores that takes {found['chain_us']:.2f} us in a graph, {found['chain_alone_us']:.2f} us alone.",
-        "Medians in us; warm: inputs in L2, cold: beyond it, both in a graph; alone: one call between two events.",
+        "Medians in us; warm: inputs in L2, cold: L2 flushed, both in a graph; alone: a call between two events.",
         "The other forms: cold.",
         "",
         "| op | case | warm | cold | alone | of copy | torch form | one program a row | best other form |",

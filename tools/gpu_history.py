@@ -32,6 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "ascend_kernels"
 ROUNDS = 8
 PROCESSES = 2  # of a commit: where the memory of one lies changes the time of a small kernel
+FIRST = "2"  # of the benchmarks whose numbers the first runs have, which do not say it
 METRICS = ("device_time", "device_time_cold", "host_time")  # as a sample lists them
 CASE_SECONDS = 120  # a process that gives no answer to one question for this long is ended
 MOST_DEATHS = 3  # of a commit's processes in a row; the commit is left out from there on
@@ -254,11 +255,13 @@ def measure(commits: list[Commit], folder: Path, given: argparse.Namespace) -> d
     import triton
 
     from ascend_kernels.harness import device, state
+    from ascend_kernels.harness.suite import VERSIONS
 
     place = "dry" if given.dry else device.kind()
     module = device.module(place)
     found: dict[str, Any] = {
         "version": 1, "dry": given.dry, "complete": False, "commits": [vars(c) for c in commits], "failed": {},
+        "measured": VERSIONS["Measured"],
         "versions": {"torch": torch.__version__, "triton": triton.__version__}, "entries": [],
         "python": f"{sys.version_info[0]}.{sys.version_info[1]}", "started": int(time.time() * 1000),
     }  # fmt: skip
@@ -407,7 +410,7 @@ def joined(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
     Raises ValueError for runs with other versions or another device: their times are of another environment."""
     names = {entry["device"]["after"].get("name") for found in runs for entry in found["entries"]}
-    if len(names) > 1 or any(found["versions"] != runs[0]["versions"] for found in runs):
+    if len(names) > 1 or any(_kind(found) != _kind(runs[0]) for found in runs):
         raise ValueError("these runs are of several devices or versions; write each for itself")
     commits, entries, taken = {}, [], set()
     for found in runs:
@@ -416,6 +419,10 @@ def joined(runs: list[dict[str, Any]]) -> dict[str, Any]:
         taken |= {(entry["op"], entry["case"]) for entry in found["entries"]}
     ordered = sorted(commits.values(), key=lambda commit: commit["date"])
     return {**runs[0], "commits": ordered, "entries": entries}
+
+
+def _kind(found: Mapping[str, Any]) -> tuple[Any, ...]:
+    return found["versions"], found.get("measured", FIRST)
 
 
 def write(found: Mapping[str, Any], results: Path, machine: str) -> int:
@@ -439,7 +446,8 @@ def write(found: Mapping[str, Any], results: Path, machine: str) -> int:
             params = [[repr(value) for value in values] for values in axes.values()]
             benchmarks[name] = {
                 "name": name, "params": params, "param_names": ["case", "impl"], "unit": "us", "type": "track",
-                "version": "2", "code": "", "timeout": 3600, "pretty_name": None, "setup_cache_key": None,
+                "version": found.get("measured", FIRST), "code": "", "timeout": 3600, "pretty_name": None,
+                "setup_cache_key": None,
             }  # fmt: skip
     results.mkdir(parents=True, exist_ok=True)
     util.write_json(str(known_at), {**{k: v for k, v in benchmarks.items() if k not in known}, **known})

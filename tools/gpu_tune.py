@@ -5,7 +5,7 @@
     python tools/gpu_tune.py --from tune.json --write ascend_kernels/measured_plans.py
     python tools/gpu_tune.py --dry --json tune.json                              # try it without a device
 
-A candidate is chosen when its result is right, a call with inputs beyond L2 is faster than the rule's by more than
+A candidate is chosen when its result is right, a call with L2 flushed is faster than the rule's by more than
 2 % and twice the noise floor of its case, and it is slower by 1 % in no op that shares the plan, nor with inputs
 in L2.  --from takes several files: later measurements of a case replace earlier ones.  Exit code: 0 done, 1 cut
 short, 3 nothing measured, 4 usage.

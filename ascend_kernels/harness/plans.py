@@ -28,7 +28,7 @@ class Measured:
     """One measurement.
 
     plan: `family.function`.  device: its name.  sizes: numbers that need only be near, texts that must be equal.
-    choice: what is applied over the rule.  rule_us, choice_us: medians of one call, inputs beyond L2 and in it.
+    choice: what is applied over the rule.  rule_us, choice_us: medians of one call, inputs not in L2 and in it.
     tried: how many candidates there were.  versions: of torch and triton.
     """
 

@@ -5,12 +5,17 @@ where a device cannot capture a graph, from events behind a backlog that is long
 the calls.  Implementations are interleaved round by round, so that a clock that drifts moves all of them.
 A region in which something was compiled is no measurement and is refused.
 
+Cold times are of an L2 cache that holds none of the inputs.  Several copies of them lie in memory; a walk goes
+through all of them once, behind a write of twice the cache's size, whose own time is measured beside it and taken
+off.  One write a walk instead of one a call, so that what its time varies by weighs little against a call.
+
 On Ascend the profiler's own duration of the kernels is kept beside the events.  A driver without timing events
 gives no device time; that is said, and nothing else takes its place.
 """
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -23,6 +28,8 @@ from . import device
 from .spec import Arguments
 
 MOST_SETS = 64  # copies of the inputs that a cold measurement walks through
+MOST_BYTES = 512 << 20  # of them together, as far as two are fewer
+USUAL_CACHE = 192 << 20  # bytes of L2 where the device does not say
 SAMPLE_US = 400.0  # a sample lasts about this long, far above an event's resolution and a graph's start
 PROBE = 5  # calls in the region that tells how long one takes
 PROFILED = 10  # calls under the profiler
@@ -39,10 +46,10 @@ class TimingError(RuntimeError):
 class Timing:
     """Samples in microseconds a call.
 
-    warm: one input set, replayed.  cold: input sets that together exceed the L2 cache twice, as far as MOST_SETS
-    of them do: those of a tiny case only lie in other places each time.  host: until the call returned, the
-    device idle before.  kernel: the profiler's duration of the kernels, on Ascend only.  number: calls in a
-    device sample.  notes: what could not be had, and why.
+    warm: one input set, replayed.  cold: the L2 cache overwritten before each walk through the input sets; of a
+    call that no graph can be captured of, only as many sets as MOST_SETS and MOST_BYTES allow, one after another.
+    host: until the call returned, the device idle before.  kernel: the profiler's duration of the kernels, on
+    Ascend only.  number: calls in a device sample.  notes: what could not be had, and why.
     """
 
     warm: tuple[float, ...]
@@ -72,11 +79,12 @@ def measure(
     """
     module = device.module(place)
     require_events(module, place)
-    sets = _input_sets(arguments, device.tensors(place), module)
+    sets = _input_sets(arguments, device.tensors(place))
     for call in calls.values():
         _compile(call, sets[0], module)
+    flush = _flush(place, module)
     compiled = compile_count()
-    ready = {name: Prepared(call, sets, place, module) for name, call in calls.items()}
+    ready = {name: Prepared(call, sets, flush, place, module) for name, call in calls.items()}
     samples: dict[str, list[tuple[float, float, float]]] = {name: [] for name in calls}
     names = list(calls)
     for turn in range(rounds):
@@ -106,19 +114,38 @@ def prepare(call: Callable[..., Any], arguments: Arguments, place: str) -> Prepa
     """One call, compiled and ready to give samples, for a schedule of the caller's own."""
     module = device.module(place)
     require_events(module, place)
-    sets = _input_sets(arguments, device.tensors(place), module)
+    sets = _input_sets(arguments, device.tensors(place))
     _compile(call, sets[0], module)
-    return Prepared(call, sets, place, module)
+    return Prepared(call, sets, _flush(place, module), place, module)
 
 
 class Prepared:
-    """A call with its regions: one input set warm, all of them cold.  number: calls in a device sample."""
+    """A call with its regions: one input set warm, all of them cold.  number: calls in a device sample.
 
-    def __init__(self, call: Callable[..., Any], sets: list[Arguments], place: str, module: Any) -> None:
-        self.number = _calls_for(call, sets[:1], place, module)
-        self._warm = _region(call, sets[:1], self.number, place, module)
-        self._cold = _region(call, sets, max(self.number, len(sets)), place, module)
-        self._once = lambda: call(**sets[0])
+    flush: leaves nothing of the inputs in the L2 cache."""
+
+    def __init__(
+        self, call: Callable[..., Any], sets: list[Arguments], flush: Callable[[], Any], place: str, module: Any
+    ) -> None:
+        def once() -> None:
+            call(**sets[0])
+
+        def walk() -> None:
+            for one in walked:
+                call(**one)
+
+        def flushed_walk() -> None:
+            flush()
+            walk()
+
+        self.number = _calls_for(once, place, module)
+        walked = sets[: max(2, self.number)]
+        walks = -(-self.number // len(walked))
+        self._warm = _region(once, self.number, place, module)
+        self._flushes = _region(flush, walks, place, module) if self.by_graph else None
+        self._cold = _region(flushed_walk if self._flushes else walk, walks, place, module)
+        self._walked = len(walked)
+        self._once = once
         self._module = module
 
     @property
@@ -128,7 +155,9 @@ class Prepared:
 
     def sample(self) -> tuple[float, float, float]:
         """Microseconds of one call: warm, cold, host."""
-        warm, cold = self._warm.sample(), self._cold.sample()
+        warm = self._warm.sample()
+        flush = self._flushes.sample() if self._flushes else 0.0
+        cold = (self._cold.sample() - flush) / self._walked
         self._module.synchronize()
         begin = time.perf_counter()
         self._once()
@@ -141,7 +170,7 @@ def alone(call: Callable[..., Any], arguments: Arguments, place: str, rounds: in
     The events' own distance is in it: compare with an empty kernel timed the same way."""
     module = device.module(place)
     require_events(module, place)
-    inputs = _input_sets(arguments, device.tensors(place), module)[0]
+    inputs = _input_sets(arguments, device.tensors(place), most=1)[0]
     _compile(call, inputs, module)
     region = _Region(lambda: call(**inputs), 1, module, None)
     return statistics.median(region.sample() for _ in range(rounds))
@@ -197,19 +226,35 @@ def _watch_compiles() -> int:
     return 0
 
 
-def _input_sets(arguments: Arguments, place: str, module: Any) -> list[Arguments]:
-    size = sum(v.numel() * v.element_size() for v in arguments.values() if isinstance(v, torch.Tensor))
-    cache = getattr(module.get_device_properties(0), "L2_cache_size", 0) or 192 << 20
-    count = int(min(MOST_SETS, max(2, -(-2 * cache // max(1, size)))))
+def _flush(place: str, module: Any) -> Callable[[], Any]:
+    """Writes twice as much as the L2 cache holds."""
+    cache = getattr(module.get_device_properties(0), "L2_cache_size", 0) or USUAL_CACHE
+    return _overwritten(2 * cache, device.tensors(place)).zero_
 
-    def copy(value: Any) -> Any:
-        # Only a copy of the storage keeps strides and padding.
-        if not isinstance(value, torch.Tensor):
+
+@functools.lru_cache(maxsize=1)
+def _overwritten(size: int, where: str) -> torch.Tensor:
+    """Memory of so many bytes that holds nothing."""
+    return torch.empty(size, dtype=torch.uint8, device=where)
+
+
+def _input_sets(arguments: Arguments, place: str, most: int = MOST_SETS) -> list[Arguments]:
+    """Copies of the arguments on a device, two at least where more than one may be."""
+    # Only a copy of the storage keeps strides and padding.
+    storages = {
+        name: torch.empty(0, dtype=value.dtype).set_(value.untyped_storage()).to(place)
+        for name, value in arguments.items()
+        if isinstance(value, torch.Tensor)
+    }
+    size = sum(storage.numel() * storage.element_size() for storage in storages.values())
+    count = min(most, max(2, MOST_BYTES // max(1, size)))
+
+    def copy(name: str, value: Any) -> Any:
+        if name not in storages:
             return value
-        storage = torch.empty(0, dtype=value.dtype).set_(value.untyped_storage()).to(place).clone()
-        return storage.as_strided(value.shape, value.stride(), value.storage_offset())
+        return storages[name].clone().as_strided(value.shape, value.stride(), value.storage_offset())
 
-    return [{k: copy(v) for k, v in arguments.items()} for _ in range(count)]
+    return [{name: copy(name, value) for name, value in arguments.items()} for _ in range(count)]
 
 
 @dataclass
@@ -220,7 +265,7 @@ class _Region:
     graph: Any
 
     def sample(self) -> float:
-        """Microseconds a call."""
+        """Microseconds of one of `number`."""
         begin, end = (self.module.Event(enable_timing=True) for _ in range(2))
         if self.graph is None:
             sleep = getattr(self.module, "_sleep", None)
@@ -233,10 +278,12 @@ class _Region:
         return begin.elapsed_time(end) * 1e3 / self.number
 
 
-def _region(call: Callable[..., Any], sets: list[Arguments], number: int, place: str, module: Any) -> _Region:
+def _region(once: Callable[[], Any], number: int, place: str, module: Any) -> _Region:
+    """`once` so many times, in a graph where one can be captured."""
+
     def calls() -> None:
-        for i in range(number):
-            call(**sets[i % len(sets)])
+        for _ in range(number):
+            once()
 
     kind = getattr(module, "NPUGraph" if place == "npu" else "CUDAGraph", None)
     graph = None
@@ -258,8 +305,8 @@ def _region(call: Callable[..., Any], sets: list[Arguments], number: int, place:
     return _Region(calls, number, module, graph)
 
 
-def _calls_for(call: Callable[..., Any], sets: list[Arguments], place: str, module: Any) -> int:
+def _calls_for(once: Callable[[], Any], place: str, module: Any) -> int:
     """Calls in a sample, so that starting the graph weighs little against them."""
-    probe = _region(call, sets, PROBE, place, module)
+    probe = _region(once, PROBE, place, module)
     each = min(probe.sample() for _ in range(3))
     return int(min(1000, max(1, -(-SAMPLE_US // max(each, 1e-3)))))
