@@ -244,6 +244,18 @@ def test_tiles_of_a_gpu_give_the_same_entries(case, hoist):
     assert verdict.state == OK, verdict.reason
 
 
+def test_a_gpu_keeps_in_its_cache_what_fits(monkeypatch):
+    monkeypatch.setattr(device, "of", lambda tensor: GPU)
+    arguments = COMPRESS.cases["plain"].arguments()
+    size = sum(arguments[name].nbytes for name in ("slot_k", "slot_score"))
+    read = []
+    for most in (size - 1, size):
+        monkeypatch.setattr(plan, "IN_CACHE", most)
+        with run_with(lambda launch: read.append(launch.constants["READ"])):
+            COMPRESS.call(**arguments, impl="matrix")
+    assert read == ["evict_first", ""]
+
+
 def test_rows_are_refused_on_an_npu(monkeypatch):
     assert gate.verify(DECODE, "plain", "rows", Modelled()).state == UNSUPPORTED
     monkeypatch.setattr(device, "of", lambda tensor: dataclasses.replace(NPU, kind="npu"))

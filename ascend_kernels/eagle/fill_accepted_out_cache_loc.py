@@ -73,17 +73,18 @@ def lane_kernel(
 ):  # fmt: skip
     for block in range(tl.program_id(0), tl.cdiv(n, BLOCK), PROGRAMS):
         first = block * BLOCK
+        offset = first + tl.arange(0, BLOCK)
+        # What the block needs is asked for before earlier entries are counted, so that one waits for no other.
+        index = tl.load(accept_index + offset, mask=offset < n, other=-1)
+        # Clamped too: masked lanes of a scattered load touch memory on Ascend.
+        slot = tl.load(out_cache_loc + tl.maximum(index, 0), mask=index > -1, other=0)
         seen = tl.zeros([COUNT], tl.int32)
         for i in range(0, tl.cdiv(first, COUNT)):
             past = i * COUNT + tl.arange(0, COUNT)
-            index = tl.load(accept_index + past, mask=past < first, other=-1)
-            seen += (index > -1).to(tl.int32)
-        offset = first + tl.arange(0, BLOCK)
-        index = tl.load(accept_index + offset, mask=offset < n, other=-1)
+            earlier = tl.load(accept_index + past, mask=past < first, other=-1)
+            seen += (earlier > -1).to(tl.int32)
         valid = (index > -1).to(tl.int32)
         rank = tl.sum(seen) + tl.cumsum(valid, 0) - valid
-        # Clamped too: masked lanes of a scattered load touch memory on Ascend.
-        slot = tl.load(out_cache_loc + tl.maximum(index, 0), mask=index > -1, other=0)
         tl.store(accepted_out_cache_loc + rank, slot, mask=index > -1)
 
 
@@ -121,7 +122,7 @@ class Lane:
     """One lane an entry, with a kernel that takes the arguments of `lane_kernel`."""
 
     kernel: Any
-    block: int = 256
+    block: int = 64
 
     def launch(self, accept_index, out_cache_loc, accepted_out_cache_loc) -> None:
         """Launch on checked arguments."""

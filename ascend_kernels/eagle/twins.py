@@ -68,16 +68,16 @@ def unclamped_kernel(
 ):  # fmt: skip
     for block in range(tl.program_id(0), tl.cdiv(n, BLOCK), PROGRAMS):
         first = block * BLOCK
+        offset = first + tl.arange(0, BLOCK)
+        index = tl.load(accept_index + offset, mask=offset < n, other=-1)
+        slot = tl.load(out_cache_loc + index, mask=index > -1, other=0)
         seen = tl.zeros([COUNT], tl.int32)
         for i in range(0, tl.cdiv(first, COUNT)):
             past = i * COUNT + tl.arange(0, COUNT)
-            index = tl.load(accept_index + past, mask=past < first, other=-1)
-            seen += (index > -1).to(tl.int32)
-        offset = first + tl.arange(0, BLOCK)
-        index = tl.load(accept_index + offset, mask=offset < n, other=-1)
+            earlier = tl.load(accept_index + past, mask=past < first, other=-1)
+            seen += (earlier > -1).to(tl.int32)
         valid = (index > -1).to(tl.int32)
         rank = tl.sum(seen) + tl.cumsum(valid, 0) - valid
-        slot = tl.load(out_cache_loc + index, mask=index > -1, other=0)
         tl.store(accepted_out_cache_loc + rank, slot, mask=index > -1)
 
 

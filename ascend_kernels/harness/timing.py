@@ -155,9 +155,10 @@ class Prepared:
 
     def sample(self) -> tuple[float, float, float]:
         """Microseconds of one call: warm, cold, host."""
-        warm = self._warm.sample()
         flush = self._flushes.sample() if self._flushes else 0.0
         cold = (self._cold.sample() - flush) / self._walked
+        # Behind cold calls, so that nothing in the cache is there because of another call.
+        warm = self._warm.sample()
         self._module.synchronize()
         begin = time.perf_counter()
         self._once()

@@ -65,7 +65,7 @@ def compress_kernel(
 def compress_tile_kernel(
     kv_cache, scales, slot_k, slot_score, ape, loc, write_mask, codes, code_scales, pools, page_bytes,
     P: tl.constexpr, PAGE: tl.constexpr, PRESHUFFLED: tl.constexpr, ROUND_SCALE: tl.constexpr,
-    WRITE: tl.constexpr, ROWS: tl.constexpr, HOIST: tl.constexpr, NATIVE: tl.constexpr,
+    WRITE: tl.constexpr, ROWS: tl.constexpr, HOIST: tl.constexpr, NATIVE: tl.constexpr, READ: tl.constexpr,
 ):  # fmt: skip
     # Four values a thread also for bf16: keys, scores and the fp32 ape then share one layout, and a sum over the
     # tokens stays inside a thread.
@@ -84,8 +84,8 @@ def compress_tile_kernel(
         first = pool.to(tl.int64)[:, None, None] * (P * 128) + member * 128 + d[None, None, :]
         if WRITE:
             slot = tl.load(loc + pool, mask=keep, other=0)
-        v = tl.load(slot_score + first, mask=inside[:, None, :], other=0, eviction_policy="evict_first")
-        k = tl.load(slot_k + first, mask=inside[:, None, :], other=0, eviction_policy="evict_first")
+        v = tl.load(slot_score + first, mask=inside[:, None, :], other=0, eviction_policy=READ)
+        k = tl.load(slot_k + first, mask=inside[:, None, :], other=0, eviction_policy=READ)
         if not HOIST:
             bias = tl.load(tl.broadcast_to(ape + member * 128 + d[None, None, :], (ROWS, P, 128)))
         v = v.to(tl.float32) + bias
@@ -144,7 +144,10 @@ class Tiles:
         tile = self.tile or plan.TILES[constants["P"]]
         made = plan.tiles(tensors["pools"], tile, where)
         native = entry.native_fp8(tensors["ape"].device)
-        shape = {"ROWS": made.rows, "HOIST": tile.hoist, "NATIVE": native}
+        tokens = (tensors["slot_k"], tensors["slot_score"])
+        kept = sum(one.numel() * one.element_size() for one in tokens) <= plan.IN_CACHE
+        read = "" if kept else "evict_first"
+        shape = {"ROWS": made.rows, "HOIST": tile.hoist, "NATIVE": native, "READ": read}
         # Pipelining would put every load of a tile into shared memory: slower in each form tried.
         options = {"num_warps": made.warps, "num_stages": 1}
         launch(compress_tile_kernel, (made.programs,), tensors, constants | shape, **options)
