@@ -8,6 +8,7 @@ import sys
 from typing import NamedTuple
 
 USAGE = 4  # exit code of a usage or environment error, in every subcommand
+OURS = ("ascend_kernels", "ascend_model", "ascend_pytest", "dashboards")
 
 
 class Command(NamedTuple):
@@ -50,7 +51,18 @@ def main(arguments: list[str] | None = None) -> int:
             name, help=command.help, description=command.help, formatter_class=argparse.RawDescriptionHelpFormatter
         )
         if name == chosen:
-            module = importlib.import_module(command.module)
+            try:
+                module = importlib.import_module(command.module)
+            except ModuleNotFoundError as error:
+                package = (error.name or "").partition(".")[0]
+                if package in OURS or not package:
+                    raise
+                print(
+                    f"ascend-perf {name}: this Python ({sys.executable}) has no package {package}; "
+                    f"`ascend-perf doctor` says what is missing",
+                    file=sys.stderr,
+                )
+                return USAGE
             module.add_arguments(one)
             one.set_defaults(run=module.run)
     try:

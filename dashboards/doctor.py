@@ -19,8 +19,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ascend_model import toolchain
-
 EXAMPLES = """examples:
   ascend-perf doctor                 every mode: CPU-only model, GPU, NPU
   ascend-perf doctor --mode npu      only the NPU's checklist (docs/npu.md)
@@ -32,8 +30,8 @@ OK, MISSING, WRONG = "ok", "missing", "wrong"
 MODES = {"model": "CPU-only: the Ascend compiler and our model", "gpu": "NVIDIA GPU", "npu": "Ascend NPU"}
 COMMON = "all"
 DISTRIBUTIONS = (
-    "torch", "torch_npu", "triton", "triton-ascend", "ascendnpu-ir", "pybind11", "numpy", "asv", "asv_runner",
-    "plotly", "rich", "playwright",
+    "torch", "torch_npu", "triton", "triton-ascend", "ascendnpu-ir", "pybind11", "numpy", "ml_dtypes", "xxhash",
+    "asv", "asv_runner", "plotly", "rich", "playwright",
 )  # fmt: skip
 PROGRAMS = ("git", "nvidia-smi", "npu-smi", "compute-sanitizer", "chromium", "chromium-browser", "google-chrome")
 SPACE = 1 << 30  # bytes the cache and the results may need
@@ -127,9 +125,14 @@ def gather() -> Host:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    cache = toolchain.cache_dir()
+    cache, compilers = Path(), tuple[str, ...]()
+    try:
+        from ascend_model import toolchain
+    except ImportError:
+        pass  # a package that ours need is missing, which the checks name
+    else:
+        cache, compilers = toolchain.cache_dir(), tuple(toolchain.available_versions())
     there = next((folder for folder in (cache, *cache.parents) if folder.is_dir()), Path("/"))
-    compilers = tuple(toolchain.available_versions())
     cann = next((os.environ[v] for v in ("ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH") if os.environ.get(v)), "")
     return Host(
         python=(sys.version_info[0], sys.version_info[1]),
@@ -149,6 +152,8 @@ def gather() -> Host:
 
 def _compiler_runs() -> str:
     """An empty string when the Ascend compiler starts, else why it does not."""
+    from ascend_model import toolchain
+
     try:
         program = toolchain.compiler_bin() / "bishengir-compile"
         done = subprocess.run([program, "--version"], capture_output=True, text=True, errors="replace", timeout=60)
@@ -208,7 +213,7 @@ def _common(host: Host) -> list[Check]:
     old = "" if host.python >= (3, 10) else "3.10 or newer is needed"
     check("python", ".".join(map(str, host.python)), "Run it with Python 3.11.", wrong=old)
     check("git", host.programs.get("git", ""), "Install git (`apt install git`): commits are read with it.")
-    for name in ("torch", "numpy", "asv", "rich"):
+    for name in ("torch", "numpy", "ml_dtypes", "xxhash", "asv", "rich"):
         advice = f"`pip install '.[dash]' torch` in the clone brings {name}."
         wrong = _other(versions.get(name, ""), "0.6") if name == "asv" else ""
         check(name, versions.get(name, ""), advice, wrong=wrong)

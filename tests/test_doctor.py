@@ -1,5 +1,6 @@
 """The doctor: a set-up that is whole, every fault planted in it, and fake modules and programs end to end."""
 
+import importlib.metadata
 import json
 import sys
 from dataclasses import replace
@@ -13,7 +14,16 @@ from hypothesis import strategies as st
 from dashboards import cli, doctor
 from dashboards.doctor import MISSING, OK, WRONG, Host, examine, modes
 
-BASE = {"torch": "2.7.1", "numpy": "2.1", "asv": "0.6.6", "asv_runner": "0.3.2", "plotly": "6", "rich": "14"}
+BASE = {
+    "torch": "2.7.1",
+    "numpy": "2.1",
+    "ml_dtypes": "0.5",
+    "xxhash": "3.5",
+    "asv": "0.6.6",
+    "asv_runner": "0.3.2",
+    "plotly": "6",
+    "rich": "14",
+}
 MODEL = Host(
     distributions={**BASE, "triton-ascend": "3.2.0", "ascendnpu-ir": "1.2.0", "pybind11": "3"},
     programs={"git": "/usr/bin/git", "chromium": "/usr/bin/chromium"},
@@ -209,7 +219,9 @@ def test_every_check_that_a_whole_set_up_has_is_planted():
         "device in torch", "runs a kernel", "timing events", "no other process", "free memory", "clock",
         "multiprocessors", "vector cores",
     )}  # fmt: skip
-    plain = {("all", name) for name in ("torch", "numpy", "rich", "plotly")} | {("npu", "ascendnpu-ir")}
+    plain = {("all", name) for name in ("torch", "numpy", "ml_dtypes", "xxhash", "rich", "plotly")} | {
+        ("npu", "ascendnpu-ir")
+    }
     assert seen - planted - same_code - plain == set()
 
 
@@ -286,6 +298,36 @@ def test_an_ill_npu_end_to_end(npu_host, capsys, monkeypatch, said, name, words)
     code, works, checks = found(capsys, "--mode", "npu")
     assert code == 1 and "npu" not in works
     assert checks["npu", name]["state"] != OK and words in checks["npu", name]["found"]
+
+
+@pytest.fixture
+def without_ml_dtypes(monkeypatch):
+    """A Python without a package that the model needs."""
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("ascend_model", "ml_dtypes")]:
+        monkeypatch.delitem(sys.modules, name)
+    for command in ("dashboards.doctor", "dashboards.check", "ascend_kernels.harness.model_command"):
+        monkeypatch.delitem(sys.modules, command, raising=False)
+    real = importlib.metadata.version
+
+    def version(name):
+        if name == "ml_dtypes":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return real(name)
+
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    monkeypatch.setattr(importlib.metadata, "version", version)
+
+
+def test_a_package_of_ours_that_is_missing_is_named(without_ml_dtypes, capsys):
+    code, works, checks = found(capsys)
+    assert code == 1 and works == []
+    assert checks["all", "ml_dtypes"]["state"] == MISSING and "pip install" in checks["all", "ml_dtypes"]["advice"]
+
+
+def test_a_command_says_which_package_is_missing(without_ml_dtypes, capsys):
+    assert cli.main(["model", "--help"]) == 4
+    said = capsys.readouterr().err
+    assert "has no package ml_dtypes" in said and "ascend-perf doctor" in said and "Traceback" not in said
 
 
 def test_this_host_without_a_device(capsys, monkeypatch, tmp_path):
