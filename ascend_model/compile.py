@@ -510,11 +510,7 @@ def _read(record: Path) -> dict[str, Any] | None:
 
 
 def _write(record: Path, kept: dict[str, Any]) -> None:
-    record.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=record.parent)
-    with os.fdopen(handle, "wb") as file:
-        file.write(gzip.compress(json.dumps(kept).encode(), LEVEL, mtime=0))
-    os.replace(name, record)
+    toolchain.keep(record, gzip.compress(json.dumps(kept).encode(), LEVEL, mtime=0))
 
 
 def _remember(made: Compiled, record: Path) -> None:

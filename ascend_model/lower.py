@@ -16,7 +16,9 @@ import importlib
 import importlib.util
 import inspect
 import json
+import linecache
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -26,6 +28,7 @@ import warnings
 from typing import Any
 
 LIBRARY = os.path.dirname(os.__file__) + os.sep  # Python's own modules
+REPR = re.compile(r"""\A(\w+)\((['"])(.*)\2\)\Z""", re.S)  # of an exception with one text
 RARELY = 10_000  # objects made until this process looks for cycles among them
 FOLDERS: set[str] = set()  # of files that were loaded by their path
 FILES: dict[str, int] = {}  # source file -> its time when imported; a changed one makes this process stale
@@ -323,10 +326,7 @@ def lower(request: dict[str, Any]) -> dict[str, Any]:
         metadata = {"hash": "", "target": target, **options.__dict__}
         module = make_ttir(module, metadata, options)
     except Exception as error:
-        chain: list[BaseException] = [error]
-        while chain[-1].__cause__ is not None:
-            chain.append(chain[-1].__cause__)
-        return {"error": "frontend error", "message": "\n".join(f"{type(e).__name__}: {e}" for e in chain)}
+        return {"error": "frontend error", "message": told(error)}
     try:
         linalg = ttir_to_linalg(module, metadata, options, named_ops=True)
     except subprocess.CalledProcessError as error:
@@ -336,6 +336,44 @@ def lower(request: dict[str, Any]) -> dict[str, Any]:
     if record:
         write(record, answer)
     return answer
+
+
+def told(error: BaseException) -> str:
+    """What triton refused: first the reason, with the line of the file where it can be found, then its own words
+    from outside in."""
+    chain = [error]
+    while chain[-1].__cause__ is not None:
+        chain.append(chain[-1].__cause__)
+    last = chain[-1]
+    if hasattr(last, "error_message"):  # one of triton's, which quotes the source in front of the reason
+        reason = REPR.sub(r"\1: \3", last.error_message or type(last).__name__)
+    else:
+        reason = f"{type(last).__name__}: {last}"
+    place = next(filter(None, map(place_of, reversed(chain))), "")
+    return "\n".join([f"{reason}{place}", *(f"{type(one).__name__}: {one}" for one in chain)])
+
+
+def place_of(error: BaseException) -> str:
+    """` (file:line: its text)` of what a jitted function was being made of when the error came, or ""."""
+    from triton.runtime.jit import get_jit_fn_file_line
+
+    source, node = getattr(error, "src", None), getattr(error, "node", None)
+    function = None
+    frame = error.__traceback__
+    while frame is not None:
+        here = frame.tb_frame.f_locals
+        own = here.get("self")
+        kernel: Any = getattr(own, "jit_fn", own)  # triton's generator has one; else one that looks for its names
+        if hasattr(kernel, "src") and hasattr(kernel, "fn") and source in (None, kernel.src):
+            function = kernel
+        if source is None and hasattr(here.get("node"), "lineno"):
+            node = here["node"]
+        frame = frame.tb_next
+    if function is None or node is None or not hasattr(node, "lineno"):
+        return ""
+    file, first = get_jit_fn_file_line(function)
+    line = first + node.lineno - 1
+    return f" ({file}:{line}: {linecache.getline(file, line).strip()})"
 
 
 def version() -> str:
@@ -356,12 +394,18 @@ def read(record: str) -> dict[str, Any] | None:
 
 
 def write(record: str, answer: dict[str, Any]) -> None:
-    """Keep an answer; a reader sees all of it or nothing."""
-    os.makedirs(os.path.dirname(record), exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=os.path.dirname(record))
-    with os.fdopen(handle, "w") as file:
-        json.dump(answer, file)
-    os.replace(name, record)
+    """Keep an answer, as `toolchain.keep`, which is not to be imported here."""
+    name = ""
+    try:
+        os.makedirs(os.path.dirname(record), exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=os.path.dirname(record))
+        with os.fdopen(handle, "w") as file:
+            json.dump(answer, file)
+        os.replace(name, record)
+    except OSError:
+        if name:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
 
 
 def changed_file() -> str | None:
@@ -399,7 +443,7 @@ def main() -> None:
             changed_file()
         except BaseException as error:
             last = "".join(traceback.format_exception(error)[-3:])
-            answer = {"error": "frontend error", "message": f"{type(error).__name__}: {error}\n{last}"}
+            answer = {"error": "frontend error", "message": f"{told(error)}\n{last}"}
         channel.write(json.dumps(answer) + "\n")
         channel.flush()
 

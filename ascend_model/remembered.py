@@ -6,8 +6,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import os
-import tempfile
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
@@ -136,8 +134,4 @@ def _write(place: Path, form: str, done: Any, changed: Mapping[str, np.ndarray])
     body = b"".join(data.tobytes() for data in changed.values())
     # noise takes long to compress and does not get shorter
     level = 1 if len(zlib.compress(body[:TRIED], 1)) < TRIED // 2 else 0
-    place.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=place.parent)
-    with os.fdopen(handle, "wb") as file:
-        file.write(zlib.compress(len(head).to_bytes(HEADER, "little") + head + body, level))
-    os.replace(name, place)
+    toolchain.keep(place, zlib.compress(len(head).to_bytes(HEADER, "little") + head + body, level))

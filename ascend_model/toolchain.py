@@ -6,6 +6,7 @@ Several versions can be used side by side: the installed wheel, and others unpac
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import re
@@ -35,6 +36,35 @@ def cache_dir() -> Path:
             return folder / ".asv" / "cache"
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(base) / "ascend-perf"
+
+
+def keep(place: Path, data: bytes) -> None:
+    """Put a file into the cache: a reader sees all of it or nothing.  A cache that cannot be written, or is full,
+    keeps nothing, which costs time and decides nothing."""
+    name = ""
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=place.parent)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.replace(name, place)
+    except OSError:
+        if name:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+
+
+def require_cache() -> None:
+    """Raise ToolchainError unless the cache folder can be written: without it every run compiles everything."""
+    folder = cache_dir()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"-")
+    except OSError as error:
+        raise ToolchainError(
+            f"the cache folder {folder} cannot be written ({error.strerror}); set ASCEND_PERF_CACHE to another"
+        ) from error
 
 
 def installed_version() -> str | None:
@@ -116,6 +146,7 @@ def add_compiler(version: str, wheel: str | os.PathLike[str] | None = None) -> P
     target = cache_dir() / "compilers" / version
     if any(target.rglob("bishengir-compile")):
         return compiler_bin(version)
+    require_cache()
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         if wheel is None:

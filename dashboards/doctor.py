@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -144,10 +145,19 @@ def gather() -> Host:
         cann=cann if not cann or Path(cann).is_dir() else f"{cann} (no such folder)",
         devices=tuple(sorted(p.name for p in DEV.glob("davinci[0-9]*"))),
         cache=str(cache),
-        cache_writable=os.access(there, os.W_OK),
+        cache_writable=_writable(there),
         free_bytes=shutil.disk_usage(there).free,
         probe=ask_torch() if "torch" in versions else {"error": "torch is not installed"},
     )
+
+
+def _writable(folder: Path) -> bool:
+    """Whether a file can be written there, which permissions alone do not tell."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
 
 
 def _compiler_runs() -> str:

@@ -81,6 +81,7 @@ def run(given: argparse.Namespace) -> int:
         words = f"{name} has changes that are not committed: a commit is measured with its own description"
         print(f"ascend-perf run: note: {printable(words)}", file=sys.stderr)
     try:
+        toolchain.require_cache()
         code = measure(given, commits, results)
     except toolchain.ToolchainError as error:
         print(f"ascend-perf run: {error}", file=sys.stderr)

@@ -124,6 +124,63 @@ def test_a_kernel_with_an_unknown_name(kernels):
     assert "lode" in made.message
 
 
+REFUSED = """
+@triton.jit
+def inner(x):
+    y = x + 1
+    return y + missing
+
+
+@triton.jit
+def unknown(x, y, out, n, BLOCK: tl.constexpr):
+    offset = tl.arange(0, BLOCK)
+    tl.store(out + offset, tl.load(x) + vaule)
+
+
+@triton.jit
+def below(x, y, out, n, BLOCK: tl.constexpr):
+    offset = tl.arange(0, BLOCK)
+    tl.store(out + offset, inner(tl.load(x + offset)))
+
+
+@triton.heuristics({})
+@triton.jit
+def attribute(x, y, out, n, BLOCK: tl.constexpr):
+    offset = tl.arange(0, BLOCK)
+    tl.store(out + offset, tl.nope(tl.load(x + offset)))
+
+
+@triton.jit
+def shapes(x, y, out, n, BLOCK: tl.constexpr):
+    tl.store(out + tl.arange(0, 64), tl.load(x + tl.arange(0, 48)))
+
+
+@triton.jit
+def asserts(x, y, out, n, BLOCK: tl.constexpr):
+    tl.static_assert(BLOCK > 1000, "small block")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "line"),
+    [
+        ("unknown", "NameError: vaule is not defined", "tl.store(out + offset, tl.load(x) + vaule)"),
+        ("below", "NameError: missing is not defined", "return y + missing"),
+        ("attribute", "AttributeError: module 'triton.language' has no attribute 'nope'", "tl.nope(tl.load("),
+        ("shapes", "expanded size of the tensor (64) must match the existing size (48)", "tl.arange(0, 48)"),
+        ("asserts", "small block", 'tl.static_assert(BLOCK > 1000, "small block")'),
+    ],
+)
+def test_the_first_line_of_a_frontend_error_says_why_and_where(kernels, name, reason, line):
+    module = kernels(REFUSED)
+    made = compile_kernel(getattr(module, name), {**vectors(), "n": 3}, {"BLOCK": 64})
+    text = Path(module.__file__).read_text().splitlines()
+    [number] = [i for i, one in enumerate(text, 1) if line in one]
+    assert made.status == "frontend error"
+    first = made.message.splitlines()[0]
+    assert reason in first and f"user_kernels.py:{number}: " in first and line in first
+
+
 def test_adapter_crash_is_a_status(kernels):
     # A vector carried through `if`: the adapter dies on it, the interpreter passes.
     source = """
@@ -190,6 +247,28 @@ def test_the_cache_answers_and_a_damaged_record_is_ignored(kernels, tmp_path, mo
     monkeypatch.setenv("ASCEND_PERF_CACHE", str(tmp_path / "cache"))
     record.write_bytes(record.read_bytes()[:50])
     assert compile_add(kernels) == first
+
+
+@pytest.mark.parametrize("what", ["nowhere", "full"])
+def test_a_cache_that_takes_nothing_decides_nothing(kernels, tmp_path, monkeypatch, what):
+    """Compiled as well as ever, and no half file is left; only `run` refuses to begin so."""
+    if what == "nowhere":
+        (tmp_path / "cache").write_text("no folder")
+    else:
+
+        def full(*_):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(toolchain.os, "replace", full)
+    monkeypatch.setenv("ASCEND_PERF_CACHE", str(tmp_path / "cache"))
+    assert compile_add(kernels).status == "ok"
+    if what == "nowhere":
+        with pytest.raises(toolchain.ToolchainError, match=r"cannot be written.*ASCEND_PERF_CACHE"):
+            toolchain.require_cache()
+    else:
+        toolchain.require_cache()
+        kept = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+        assert [path.parent.parent.name for path in kept] == ["lowered"]  # by the other process
 
 
 def test_equal_in_processes_with_other_hash_seeds(tmp_path):

@@ -305,8 +305,7 @@ def without_ml_dtypes(monkeypatch):
     """A Python without a package that the model needs."""
     for name in [name for name in sys.modules if name.partition(".")[0] in ("ascend_model", "ml_dtypes")]:
         monkeypatch.delitem(sys.modules, name)
-    for command in ("dashboards.doctor", "dashboards.check", "ascend_kernels.harness.model_command"):
-        monkeypatch.delitem(sys.modules, command, raising=False)
+    monkeypatch.delitem(sys.modules, "dashboards.run", raising=False)
     real = importlib.metadata.version
 
     def version(name):
@@ -325,7 +324,7 @@ def test_a_package_of_ours_that_is_missing_is_named(without_ml_dtypes, capsys):
 
 
 def test_a_command_says_which_package_is_missing(without_ml_dtypes, capsys):
-    assert cli.main(["model", "--help"]) == 4
+    assert cli.main(["run", "--help"]) == 4
     said = capsys.readouterr().err
     assert "has no package ml_dtypes" in said and "ascend-perf doctor" in said and "Traceback" not in said
 

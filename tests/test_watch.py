@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from ascend_kernels.harness import watch_command
-from ascend_kernels.harness.user_kernel import forget
+from ascend_kernels.harness.user_kernel import forget, imported_with
 from ascend_kernels.harness.watch_command import Watch, snapshot, wait_for_save
 from dashboards import cli
 
@@ -137,6 +137,17 @@ def test_a_broken_save_is_survived(watch, files, text, words):
     mended = watch.look()
     # What came between is no side of the comparison.
     assert mended.before is good.form and mended.comparison.explanation.cause == "whole-tile store"
+
+
+def test_the_tool_itself_is_not_watched(tmp_path):
+    """Its checkout may lie below the folder of the kernel; imported anew, its classes would be others."""
+    for name in ("mine.py", "ascend_kernels/mine.py"):
+        own = {one for one in imported_with(str(ROOT / name)) if not one.startswith(str(ROOT / "tests"))}
+        assert own == {str(ROOT / name)}
+    import ascend_kernels.token_pool.spans as spans
+
+    family = imported_with(str(ROOT / "ascend_kernels" / "token_pool" / "mine.py"))
+    assert spans.__file__ in family and not [one for one in family if "harness" in one]
 
 
 def test_a_kernel_that_does_not_compile_is_survived(watch, files):

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import platform
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +46,9 @@ def read(key: str) -> dict[str, Any] | None:
 def write(key: str, entry: dict[str, Any]) -> None:
     if entry["state"] not in STATES or "codes" not in entry:
         return
-    place = _place(key)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=place.parent)
-    with os.fdopen(handle, "w") as file:
-        json.dump(entry, file)
-    os.replace(name, place)
+    from ascend_model import toolchain
+
+    toolchain.keep(_place(key), json.dumps(entry).encode())
 
 
 def _place(key: str) -> Path:

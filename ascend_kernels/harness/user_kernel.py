@@ -77,6 +77,7 @@ def grid_sizes(grid: str) -> tuple[int, ...]:
     return sizes
 
 
+TOOL = ("ascend_kernels", "ascend_model", "ascend_pytest", "dashboards")
 _LOADED: dict[str, tuple[int, ModuleType]] = {}
 
 
@@ -90,15 +91,26 @@ def forget(files: Iterable[str]) -> None:
 
 
 def imported_with(file: str) -> set[str]:
-    """The file, and the modules from its folder or below that are imported now."""
+    """The file, and the modules from its folder or below that are imported now, but for the running tool."""
     real = os.path.realpath(file)
     folder = os.path.dirname(real) + os.sep
     found = {real}
-    for module in list(sys.modules.values()):
+    for name, module in list(sys.modules.items()):
         one = getattr(module, "__file__", None)
-        if one and one.startswith(folder) and one.endswith(".py") and "site-packages" not in one:
+        if not one or not one.startswith(folder) or not one.endswith(".py") or "site-packages" in one:
+            continue
+        if not _runs_this(name, folder):
             found.add(one)
     return found
+
+
+def _runs_this(name: str, folder: str) -> bool:
+    """Whether a module is of this package, whose checkout may lie below the kernel's folder: imported a second
+    time, its classes would no longer be those that this process works with.  Kernels of a family are not."""
+    if name.partition(".")[0] not in TOOL:
+        return False
+    families = os.path.dirname(os.path.dirname(os.path.realpath(__file__))) + os.sep
+    return not folder.startswith(families) or os.path.join(families, "harness", "").startswith(folder)
 
 
 def check_values(args: list[str], constants: list[str], grid: str) -> None:
