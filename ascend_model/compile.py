@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from . import toolchain
-from .source import line_of
+from .source import escaped, line_of, unescaped
 
 OK = "ok"
 FRONTEND_ERROR = "frontend error"  # triton refused the source
@@ -475,7 +475,11 @@ def strip_locations(text: str) -> str:
 
 def portable_locations(text: str, path: list[str]) -> str:
     """MLIR text whose location files are relative to the import path, the same on every machine."""
-    return LOCATION_FILE.sub(lambda match: match[1] + shorten_paths(match[2], path) + match[3], text)
+
+    def portable(match: re.Match[str]) -> str:
+        return match[1] + escaped(shorten_paths(unescaped(match[2]), path)) + match[3]
+
+    return LOCATION_FILE.sub(portable, text)
 
 
 def shorten_paths(text: str, path: list[str]) -> str:
@@ -518,7 +522,7 @@ def _remember(made: Compiled, record: Path) -> None:
     place = _by_code(made.code)
     if place.exists():
         return
-    named = {(match[1], int(match[2])) for match in LOCATION_PLACE.finditer(made.linalg)}
+    named = {(unescaped(match[1]), int(match[2])) for match in LOCATION_PLACE.finditer(made.linalg)}
     lines = {f"{file}:{line}": text for file, line in sorted(named) if (text := line_of(file, line))}
     told = {name: getattr(made, name) for name in _TOLD}
     _write(place, {**told, "record": record.name, "lines": lines})

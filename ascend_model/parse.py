@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 from ascend_model.affine import written_out
+from ascend_model.source import unescaped
 
 DYNAMIC = -9223372036854775808
 """What MLIR prints in a static_* array where a run-time operand stands."""
@@ -310,7 +311,8 @@ class _Reader:
         found = _PLACE.search(text)
         if found:
             # bishengir-opt gives ops it creates a place in the dump itself, which is no kernel source
-            return "" if found.group(1).endswith(".mlir") else ":".join(found.groups())
+            file, line, column = found.groups()
+            return "" if file.endswith(".mlir") else f"{unescaped(file)}:{line}:{column}"
         for alias in _ALIAS_USE.findall(text):
             if alias in self.aliases and depth < 8:
                 resolved = self.place(self.aliases[alias], depth + 1)

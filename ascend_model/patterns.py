@@ -410,7 +410,7 @@ class _Linalg:
                     f"write `{better}`" if better else "write `offset < end`",
                     first,
                 )
-            if any(n.short == "subi" and n.tensor for n in first.inputs[0].origins()):
+            if any(n.short == "subi" and n.tensor for one in first.inputs[:1] for n in one.origins()):
                 return (
                     f"{quoted} compares a difference and is not recognised",
                     "compare the offset: `offset < end`",

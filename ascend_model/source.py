@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import sys
 from collections.abc import Callable
 from functools import lru_cache
@@ -13,6 +14,27 @@ Lines = Callable[[str, int], str]
 
 LONGEST = 160
 """Characters of a line that are quoted."""
+
+
+_ESCAPE = re.compile(rb"\\([0-9A-Fa-f]{2}|\\)")
+
+
+def unescaped(name: str) -> str:
+    """A file's name out of MLIR text, which writes bytes that are no printable ASCII as two hexadecimal digits."""
+    if "\\" not in name:
+        return name
+    found = _ESCAPE.sub(
+        lambda match: b"\\" if match[1] == b"\\" else bytes([int(match[1], 16)]), name.encode("utf-8", "replace")
+    )
+    return found.decode("utf-8", "replace")
+
+
+def escaped(name: str) -> str:
+    """A file's name as MLIR text writes it."""
+    return "".join(
+        "\\\\" if byte == 0x5C else chr(byte) if 0x20 <= byte < 0x7F and byte != 0x22 else f"\\{byte:02X}"
+        for byte in name.encode("utf-8", "replace")
+    )
 
 
 def line_of(file: str, line: int) -> str:

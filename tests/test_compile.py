@@ -1,6 +1,7 @@
 """The compile path: statuses, specialisation, cache, and a worker that survives anything."""
 
 import gc
+import importlib.util
 import json
 import multiprocessing
 import os
@@ -13,10 +14,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ascend_model import compile as compile_module
 from ascend_model import lower, toolchain
 from ascend_model.compile import Compiled, compile_kernel, shorten_paths, strip_locations
+from ascend_model.parse import parse
+from ascend_model.source import escaped, line_of, unescaped
 
 pytestmark = pytest.mark.compiler
 
@@ -26,8 +31,6 @@ def kernels(tmp_path):
     """Write kernel source to a file and load its functions."""
 
     def load(source: str, name: str = "user_kernels"):
-        import importlib.util
-
         file = tmp_path / f"{name}.py"
         file.write_text("import triton\nimport triton.language as tl\n" + textwrap.dedent(source))
         spec = importlib.util.spec_from_file_location(f"{name}_{os.urandom(4).hex()}", file)
@@ -318,6 +321,27 @@ def test_a_compiler_that_is_not_here(kernels):
         compile_add(kernels, compiler="0.0.1")
     with pytest.raises(toolchain.ToolchainError, match="is not a compiler version"):
         compile_add(kernels, compiler="../../bin")
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_any_file_name_survives_the_compiler_s_text(name):
+    written = escaped(name)
+    assert written.isascii() and '"' not in written and unescaped(written) == name
+
+
+def test_a_place_names_a_file_of_any_letters(tmp_path, monkeypatch):
+    folder = tmp_path / "Kärnel ü"
+    folder.mkdir()
+    file = folder / "add_ä.py"
+    file.write_text("import triton\nimport triton.language as tl\n" + ADD)
+    spec = importlib.util.spec_from_file_location("letters_of_any_kind", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    made = compile_kernel(module.add, {**vectors(), "n": 100}, {"BLOCK": 128})
+    places = {op.loc.rsplit(":", 2)[0] for op in parse(made.generic).op.walk() if op.loc}
+    assert "Kärnel ü/add_ä.py" in places and str(tmp_path) not in made.linalg
+    assert line_of("Kärnel ü/add_ä.py", 4) == "@triton.jit"
 
 
 def test_locations_are_stripped_whole():
