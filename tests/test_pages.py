@@ -26,9 +26,9 @@ from hypothesis import strategies as st
 from ascend_model.compile import Compiled
 from ascend_model.markup import LIMIT
 from dashboards import cli
-from dashboards.events import IMPROVEMENT, find_events, group_events
+from dashboards.events import BY_EFFECT, IMPROVEMENT, REGRESSION, find_events, group_events
 from dashboards.pages import build, data, event, example, kernel, markup, overview, serve, source
-from dashboards.pages.view import slug
+from dashboards.pages.view import event_path, slug
 from dashboards.results import load
 from dashboards.series import STATES
 
@@ -353,6 +353,49 @@ def test_event_page_tells_all(site, plain):
     ]  # fmt: skip
     # the twin did not move: twice as slow before, 1.6 times after
     assert "carried twin ×2.00 ×1.60 =" in page.text
+
+
+def test_words_of_an_improvement_are_not_those_of_a_regression(tmp_path, site):
+    faster = built(page_history.plain(tmp_path, length=20, factor=0.5), tmp_path / "site")
+    neutral = ["before", "since"]
+    ends = {"slower": ["last good", "first bad"], "improvement": neutral}
+    seen = set()
+    for place in (site, faster):
+        for name in event_pages(place):
+            content = (place / name).read_text()
+            (kind,) = re.findall(r'class="lead"><span class="chip[^>]*>([^<]*)', content)
+            terms = re.findall(r"<dt>([^<]*)</dt>", content)
+            assert [one for one in terms if one in {*ends["slower"], *neutral}] == ends.get(kind, neutral)
+            seen.add(kind)
+    assert seen >= set(ends)
+
+
+def test_events_of_the_same_commits_lead_to_each_other(plain):
+    view = build.read(plain.results, plain.repo, "HEAD", None)
+    slower = next(one for one in view.events if one.kind == REGRESSION and one.modelled)
+    later = dataclasses.replace(slower, last_good_at=slower.first_bad_at, first_bad_at=slower.first_bad_at + 1)
+    twin = dataclasses.replace(slower, impl="carried")
+    faster = dataclasses.replace(slower, kind=IMPROVEMENT, case="large")
+    view = dataclasses.replace(view, events=(slower, faster, later, twin))
+    assert event.same_commit(view, slower) == [faster] and event.same_commit(view, later) == []
+    page = Page(event.render(view, slower, markup.Markup("")))
+    assert "in the same commits improvement: assign derived: cycles modelled" in page.text
+
+
+def test_no_improvement_of_the_example_is_the_by_effect_of_a_slower_launch(tmp_path):
+    """`double_buffers +200 %` of the form that got slower and reads out of bounds is a part of that event."""
+    build.build(example.FOLDER, None, tmp_path, cache=None)
+    view = build.read(example.FOLDER, None, "HEAD", None)
+    modelled = [one for one in view.events if one.modelled]
+    assert {one.kind for one in modelled} == {IMPROVEMENT, REGRESSION}
+    assert {one.metric for one in modelled} == {"cycles"}
+    (slower,) = (one for one in modelled if one.kind == REGRESSION)
+    assert slower.impl == "carried-at-top"
+    moved = {one.metric: one.cause for one in slower.members}
+    assert moved["double_buffers"] == BY_EFFECT and moved["out_of_bounds"] is None
+    page = read(tmp_path, event_path(slower))
+    (line,) = re.findall(r"double_buffers several-blocks .*?ok.{50}", page.text)
+    assert "+200.0 %" in line and "came with what got worse in the same launch" in line
 
 
 def test_measured_event_has_an_interval_that_holds_the_truth(site):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dashboards.events import BOUNDARY, SAME_CODE, STATE, Event
+from dashboards.events import BOUGHT, BOUNDARY, BY_EFFECT, REGRESSION, SAME_CODE, STATE, Event
 from dashboards.pages import data, source
 from dashboards.pages.kernel import sparkline
 from dashboards.pages.markup import Markup, dim, join, page, quantity, table, tag, text
@@ -94,6 +94,15 @@ def suspect(view: View, event: Event, always: bool = False) -> str:
     return "not known: no compiled code on record"
 
 
+def same_commit(view: View, event: Event) -> list[Event]:
+    """Other events of the same form of a kernel on the same machine that one commit may have made."""
+    return [
+        one
+        for one in view.beside[event.suite, event.impl, event.machine]
+        if one is not event and one.last_good_at < event.first_bad_at and event.last_good_at < one.first_bad_at
+    ]
+
+
 def commands(event: Event) -> dict[str, str]:
     """What to type: the command that shows the change again, and the one that finds its commit."""
     again = ["ascend-perf", "run", event.first_bad, f"--ops={event.op}", "--force"]
@@ -111,6 +120,7 @@ def render(view: View, event: Event, foot: Markup, keep: Keep = made_now) -> str
     sure, why = confirmed(view, event)
     kind = "modelled" if event.modelled else "measured"
     good, bad = view.commit(event.last_good), view.commit(event.first_bad)
+    before, since = ("last good", "first bad") if event.kind in (REGRESSION, STATE) else ("before", "since")
     bad_tone = "bad" if event.alarm and event.open else ""
     sentence = [
         tag("span", kind_label(event), class_=f"chip {bad_tone}"),
@@ -143,12 +153,16 @@ def render(view: View, event: Event, foot: Markup, keep: Keep = made_now) -> str
         ),
         ("confirmed", f"{'yes' if sure else 'not yet'}: {why}"),
         ("suspected cause", text(suspect(view, event, always=True), 600)),
-        (
-            "last good",
-            [tag("code", good.hash), " ", text(good.subject), " ", tag("span", good.author, class_="dim")],
-        ),
-        ("first bad", [tag("code", bad.hash), " ", text(bad.subject), " ", tag("span", bad.author, class_="dim")]),
+        (before, [tag("code", good.hash), " ", text(good.subject), " ", tag("span", good.author, class_="dim")]),
+        (since, [tag("code", bad.hash), " ", text(bad.subject), " ", tag("span", bad.author, class_="dim")]),
     ]
+    others = same_commit(view, event)
+    if others:
+        links = [
+            tag("a", text(f"{kind_label(one)}: {title_of(one)}", 120), href=f"{event_name(one)}.html")
+            for one in others
+        ]
+        facts.append(("in the same commits", join(tag("div", link) for link in links)))
     said = commands(event)
     start, end = window(view, event)
     values = view.history.value[event.series, start:end]
@@ -187,7 +201,9 @@ def _counts(view: View, event: Event) -> Markup:
     good, bad = event.last_good_at, event.first_bad_at
     own = history.series[event.series]
     moved = set(event.series_rows)
-    rows = list(event.series_rows)[:SHOWN_MEMBERS]
+    traded = {one.series: one.cause for one in event.members if one.cause in (BOUGHT, BY_EFFECT)}
+    # the event's own launch first
+    rows = sorted(event.series_rows, key=lambda row: history.series[row].params != own.params)[:SHOWN_MEMBERS]
     rows += [
         row
         for row in view.kernel_of[event.series].rows
@@ -207,6 +223,8 @@ def _counts(view: View, event: Event) -> Markup:
         states = f"{history.state_name(row, good)} → {history.state_name(row, bad)}"
         if states == f"{OK} → {OK}":
             states = OK
+        if row in traded:
+            tone, states = "dim", f"{states}, {traded[row]}"
         lines.append(
             tag(
                 "tr",
@@ -414,5 +432,7 @@ def fingerprint(view: View, event: Event) -> str:
         quantity(event.before, event.unit),
         quantity(event.after, event.unit),
         event.environment,
+        [(event_name(one), kind_label(one), title_of(one)) for one in same_commit(view, event)],
+        [one.cause for one in event.members],
     ]
     return data.digest_of(json.dumps([names, said, event.series_rows]), ends.tobytes(), *columns)

@@ -177,6 +177,14 @@ class View:
         """Events that somebody has to act on, and that nothing has undone."""
         return tuple(one for one in self.events if one.alarm and one.open)
 
+    @functools.cached_property
+    def beside(self) -> dict[tuple[str, str, str], list[Event]]:
+        """Events of each suite, implementation and machine."""
+        found: dict[tuple[str, str, str], list[Event]] = {}
+        for one in self.events:
+            found.setdefault((one.suite, one.impl, one.machine), []).append(one)
+        return found
+
     def commit(self, name: str) -> Commit:
         at = self.columns.get(name)
         return Commit(name) if at is None else self.history.commits[at]
