@@ -27,7 +27,7 @@ from ascend_model.compile import Compiled
 from ascend_model.markup import LIMIT
 from dashboards import cli
 from dashboards.events import BY_EFFECT, IMPROVEMENT, REGRESSION, find_events, group_events
-from dashboards.pages import build, data, event, example, kernel, markup, overview, serve, source
+from dashboards.pages import build, data, event, example, health, kernel, markup, overview, serve, source
 from dashboards.pages.view import event_path, slug
 from dashboards.results import load
 from dashboards.series import STATES
@@ -116,6 +116,31 @@ def test_text_comes_out_as_it_went_in(given_text):
 def test_no_hidden_character_gets_through(given_text):
     for one in markup.visible(given_text):
         assert unicodedata.category(one) not in ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+@given(st.text(alphabet="`a<&\u202e ", max_size=30))
+def test_prose_shows_every_word_and_nothing_else(given_text):
+    page = Page(markup.prose(given_text))
+    assert {tag for tag, _ in page.tags} <= {"code"} and not page.open
+    seen = markup.visible(given_text)
+    assert "".join(page.words) == re.sub("`([^`]+)`", r"\1", seen)
+
+
+def test_what_stands_between_backticks_is_code():
+    assert markup.prose("try `a < b`, or `c") == "try <code>a &lt; b</code>, or `c"
+    long = "`x` " + "y" * 400
+    (span, *_) = Page(markup.prose(long)).tags
+    assert span == ("span", {"title": long})
+
+
+def test_no_page_shows_a_bare_backtick(site, tmp_path):
+    build.build(tmp_path / "none", None, tmp_path / "empty", cache=None)
+    build.build(page_history.plain(tmp_path, length=1).results, None, tmp_path / "one", cache=None)
+    for place in (site, tmp_path / "empty", tmp_path / "one"):
+        for name in files(place):
+            # events show source, the example a reason with one
+            if name.endswith(".html") and not name.startswith(("event/", "example/")):
+                assert "`" not in read(place, name).text, name
 
 
 def test_direction_characters_are_named():
@@ -255,6 +280,20 @@ def test_headline_without_anything_wrong(tmp_path):
     place = page_history.plain(tmp_path, length=8, factor=1.0)
     text = read(built(place, tmp_path / "site")).text
     assert "✓ Nothing is wrong." in text
+
+
+def test_overview_says_how_old_the_results_of_each_kind_are(tmp_path, site, plain):
+    """The example's modelled results are sixteen commits older than its measured ones."""
+    build.build(example.FOLDER, None, tmp_path, cache=None)
+    text = read(tmp_path).text
+    assert "✓ Nothing is wrong in the newest results of each machine." in text
+    assert "measured on nvidia-h200: 985f4ed43d" in text
+    assert "modelled on modelled-ascend910b1: 9639bd7022, 16 commits older than the newest with results" in text
+    assert "modelled 86 ok" in text and "at 9639bd7022, 16 commits behind" in text
+    fresh, newest = read(site).text, plain.commits[-1][:10]
+    for place in ("measured on npu-1", "modelled on model"):
+        assert f"{place}: {newest} Commit number {page_history.LENGTH - 1}, 2023-11-15" in fresh
+    assert fresh.count(f"at {newest}") == 2 and "behind" not in fresh and "older" not in fresh
 
 
 def test_improvement_is_nothing_wrong(tmp_path):
@@ -517,6 +556,24 @@ def test_health_shows_noise_and_machines(site):
     assert "npu-1 measured" in text and "model modelled" in text
     found = re.search(r"assign device_time npu-1 4 ([\d.]+)%", text)
     assert 0.2 < float(found[1]) < 0.8  # made with 0.4 %
+    assert "none seen" in text and "0.8%" not in text
+
+
+def test_spikes_are_those_that_were_seen(tmp_path):
+    """Without one the detector still reckons with some; the page tells what there was."""
+    hashes = [f"{at:08x}" + "ab" * 16 for at in range(1, 21)]
+    asv.benchmarks_file(tmp_path / "results", {page_history.MEASURED + ".track_device_time": "us"})
+    for at, commit in enumerate(hashes):
+        calm = 10 + 0.01 * (-1) ** at
+        values = [calm, calm + 10 * (at in (5, 12)), calm, calm]
+        cases = (("small",), ("derived", "carried", "third", "fourth"))
+        rows = {page_history.MEASURED + ".track_device_time": asv.row(values, cases)}
+        asv.result_file(tmp_path / "results", commit, rows, machine="npu-1", date=at)
+    view = build.read(tmp_path / "results", None, "HEAD", None)
+    (row,) = health.noise_rows(view)
+    assert (row["series"], row["spikes"], row["points"]) == (4, 2, 4 * 17)
+    build.build(tmp_path / "results", None, tmp_path / "site", cache=None)
+    assert "2 of 68 points" in read(tmp_path / "site", "health.html").text
 
 
 def test_health_shows_devices_their_noise_floor_and_marked_runs(tmp_path):

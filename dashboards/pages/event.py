@@ -12,7 +12,7 @@ import numpy as np
 from dashboards.events import BOUGHT, BOUNDARY, BY_EFFECT, REGRESSION, SAME_CODE, STATE, Event
 from dashboards.pages import data, source
 from dashboards.pages.kernel import sparkline
-from dashboards.pages.markup import Markup, dim, join, page, quantity, table, tag, text
+from dashboards.pages.markup import Markup, dim, join, page, prose, quantity, table, tag, text
 from dashboards.pages.view import View, confirmed, event_name, kind_label, state_of, title_of
 from dashboards.repository import RepositoryError
 from dashboards.series import OK
@@ -152,7 +152,7 @@ def render(view: View, event: Event, foot: Markup, keep: Keep = made_now) -> str
             ],
         ),
         ("confirmed", f"{'yes' if sure else 'not yet'}: {why}"),
-        ("suspected cause", text(suspect(view, event, always=True), 600)),
+        ("suspected cause", prose(suspect(view, event, always=True), 600)),
         (before, [tag("code", good.hash), " ", text(good.subject), " ", tag("span", good.author, class_="dim")]),
         (since, [tag("code", bad.hash), " ", text(bad.subject), " ", tag("span", bad.author, class_="dim")]),
     ]
@@ -335,7 +335,7 @@ def _code(view: View, event: Event) -> Markup:
     sentences = source.explained(before, after)
     parts: list[object] = [head, codes]
     if sentences:
-        parts.append(tag("ul", [tag("li", text(one, 1000)) for one in sentences]))
+        parts.append(tag("ul", [tag("li", prose(one, 1000)) for one in sentences]))
     if all(texts):
         parts.append(side_by_side(source.pairs(*map(source.bare, texts))))
     else:

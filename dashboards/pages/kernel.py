@@ -511,12 +511,13 @@ def _pipes(view: View, rows: list[int]) -> Markup | None:
     body = table(head, lines)
     say = (
         "The slowest program: full part busy, orange part waiting, rest idle. S scalar, V vector, MTE2 copies in, "
-        "MTE3 copies out. `ascend-perf model OP --case CASE --trace FILE` writes every op for a trace viewer."
+        "MTE3 copies out. "
     )
+    trace = tag("code", "ascend-perf model OP --case CASE --trace FILE")
     return join(
         [
             tag("h3", "Pipes of the launch (modelled)"),
-            dim(say),
+            dim(say, trace, " writes every op for a trace viewer."),
             body,
         ]
     )

@@ -11,12 +11,13 @@ from dashboards.events import BOUNDARY, IMPROVEMENT, REGRESSION, SAME_CODE, STAT
 from dashboards.pages import data
 from dashboards.pages.event import range_text, suspect
 from dashboards.pages.kernel import compiler_of, own_rows, status_table
-from dashboards.pages.markup import Markup, dim, join, page, quantity, table, tag, text
+from dashboards.pages.markup import Markup, dim, join, page, prose, quantity, table, tag, text
 from dashboards.pages.view import (
     LEADING,
     MODEL_OR_NOT,
     View,
     confirmed,
+    day,
     event_name,
     event_path,
     kind_label,
@@ -63,21 +64,11 @@ def verdict(view: View) -> Markup:
     wrong = [one for one in view.statuses if one.wrong]
     slower = [one for one in view.alarms if one.kind == REGRESSION]
     newest = max(view.newest.values(), default=-1)
-    where = None
-    if newest >= 0:
-        commit = view.history.commits[newest]
-        where = tag(
-            "p",
-            "Newest measured commit: ",
-            tag("code", commit.hash[:10]),
-            " ",
-            text(commit.subject, 100),
-            class_="dim",
-        )
+    where = _newest_results(view)
     if not wrong and not slower:
-        sentence = tag(
-            "p", tag("b", "✓ Nothing is wrong. "), "No open regression, no failing kernel.", class_="good"
-        )
+        late = " in the newest results of each machine" if any(map(view.behind, view.newest.values())) else ""
+        calm = tag("b", f"✓ Nothing is wrong{late}. ")
+        sentence = tag("p", calm, "No open regression, no failing kernel.", class_="good")
         return tag("div", sentence, where, class_="verdict")
     said = []
     if wrong:
@@ -93,9 +84,35 @@ def verdict(view: View) -> Markup:
     return tag("div", tag("p", tag("b", "✗ " + "; ".join(said)), class_="bad"), where, class_="verdict alarm")
 
 
+def _newest_results(view: View) -> Markup | None:
+    """Of each machine and kind of number the newest commit with results, and how old that is."""
+    lines = []
+    for (machine, modelled), at in sorted(view.newest.items(), key=lambda one: (-one[1], one[0])):
+        if at < 0:
+            continue
+        commit, behind = view.history.commits[at], view.behind(at)
+        late = f", {behind} commit{'s' * (behind != 1)} older than the newest with results" if behind else ""
+        lines.append(
+            tag(
+                "li",
+                f"{'modelled' if modelled else 'measured'} on ",
+                text(machine, 60),
+                ": ",
+                tag("code", commit.hash[:10]),
+                tag("b", late) if late else None,
+                " ",
+                text(commit.subject, 100),
+                f", {day(commit)}" if commit.date else None,
+            )
+        )
+    if not lines:
+        return None
+    return tag("div", "Newest results:", tag("ul", lines, class_="plain"), class_="dim")
+
+
 def notices(view: View) -> Markup:
     """What the reader must know of the data itself."""
-    return join(tag("p", text(one, 600), class_="notice", role="note") for one in view.notices)
+    return join(tag("p", prose(one, 600), class_="notice", role="note") for one in view.notices)
 
 
 def _filters(view: View) -> Markup:
@@ -211,7 +228,7 @@ def _event_row(view: View, event: Event) -> Markup:
         tag("td", range_text(view, event)),
         tag("td", state_of(event)),
         tag("td", "confirmed" if sure else "not confirmed", title=why),
-        tag("td", text(suspect(view, event), 160)),
+        tag("td", prose(suspect(view, event))),
         data_family=data.shown(kernel.family),
         data_op=data.shown(event.op),
         data_device=data.shown(event.machine),
@@ -223,7 +240,7 @@ def _event_row(view: View, event: Event) -> Markup:
 
 
 def _states(view: View) -> Markup:
-    parts: list[object] = [tag("h2", "States now", id="states")]
+    parts: list[object] = [tag("h2", "States at the newest results", id="states")]
     for modelled, word in reversed(MODEL_OR_NOT):
         kind = word.lower()
         if not any(one.modelled == modelled for one in view.history.series):
@@ -243,7 +260,9 @@ def _states(view: View) -> Markup:
             )
             for one in STATES
         ]
-        parts.append(tag("p", tag("span", kind, class_=f"badge {kind}"), " ", chips, class_="chips"))
+        parts.append(
+            tag("p", tag("span", kind, class_=f"badge {kind}"), " ", chips, _age(view, modelled), class_="chips")
+        )
     loud = [one for one in view.statuses if one.state != OK]
     if loud:
         parts.append(
@@ -255,6 +274,19 @@ def _states(view: View) -> Markup:
             )
         )
     return tag("section", parts)
+
+
+def _age(view: View, modelled: bool) -> Markup:
+    """How old the states of one kind of number are."""
+    places = [at for (_, kind), at in view.newest.items() if kind == modelled and at >= 0]
+    if len(places) != 1:
+        most = max((view.behind(at) for at in places), default=0)
+        return tag(
+            "small", f"{len(places)} machines" + f", at most {most} commits behind" * bool(most), class_="dim"
+        )
+    behind = view.behind(places[0])
+    late = f", {behind} commit{'s' * (behind != 1)} behind" if behind else ""
+    return tag("small", "at ", tag("code", view.history.commits[places[0]].hash[:10]), late, class_="dim")
 
 
 def heat_rows(view: View) -> list[dict[str, Any]]:
@@ -373,8 +405,10 @@ def _heat(view: View) -> list[Markup]:
                 controls,
                 tag(
                     "p",
-                    "Newest commit against the baseline; ▲ worse, ▼ better, = no change, "
-                    "≈ within the noise of the run, ✗ not ok.",
+                    "Its newest commit, ",
+                    tag("code", history.commits[newest].hash[:10]),
+                    ", against the baseline; ▲ worse, ▼ better, = no change, ≈ within the noise of the run, "
+                    "new: no result at the baseline, ✗ not ok, · not run or unsupported.",
                     class_="dim legend",
                 ),
                 body,

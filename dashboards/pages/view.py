@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +110,10 @@ class View:
             key = (one.machine, one.modelled)
             found[key] = max(found.get(key, -1), int(self.last[row]))
         return found
+
+    def behind(self, at: int) -> int:
+        """How many commits with results are newer than a column."""
+        return len(self.history.commits) - 1 - at
 
     @functools.cached_property
     def noise(self) -> dict[int, float]:
@@ -233,6 +238,11 @@ def faced(event: Event) -> Event:
     face = min(known, key=lambda one: (LEADING.index(one.metric), -abs(one.size)))
     others = tuple(dataclasses.replace(one, members=()) if one.members else one for one in some if one is not face)
     return dataclasses.replace(face, members=others)
+
+
+def day(commit: Commit) -> str:
+    """Its date for people; empty where that is not known."""
+    return datetime.fromtimestamp(commit.date / 1000, timezone.utc).strftime("%Y-%m-%d") if commit.date else ""
 
 
 def event_name(event: Event) -> str:
