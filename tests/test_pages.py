@@ -727,6 +727,37 @@ def test_a_change_within_noise_is_none(change, noise, words):
     assert overview.tone_of(change, "lower", noise)[0] == words
 
 
+# What the heat map says of each case of `page_history.once_wrong` against its oldest commit.
+ONCE_WRONG = {"gap": "was wrong", "text": "no compile", "zero": "▲from 0", "even": "=", "late": "new"}
+
+
+def test_heat_map_names_the_state_of_a_baseline_that_was_not_ok(tmp_path):
+    place = page_history.once_wrong(tmp_path)
+    content = (built(place, tmp_path / "site") / "index.html").read_text()
+    cells = dict(re.findall(r'data-case="(\w+)"><i>\w+</i><b>([^<]*)', content))
+    assert cells == ONCE_WRONG
+    assert 'title="gap: wrong result → 7 cycles"' in content
+    assert "· not run or unsupported; new: that was so at the baseline." in content
+
+
+def test_a_state_without_a_reason_says_what_is_known(tmp_path):
+    build.build(example.FOLDER, Path(__file__).parents[1], tmp_path, cache=None)
+    text = read(tmp_path).text
+    assert (
+        "step4-256x8 tile op measured nvidia-h200 985f4ed43d the run skipped it and kept no reason; crashed"
+        in text
+    )
+    place = page_history.once_wrong(tmp_path / "other")
+    view = build.read(place.results, place.repo, "HEAD", None)
+    rows = {one.case: row for row, one in enumerate(view.history.series)}
+    first = place.commits[0][:10]
+    assert view.reason(rows["gap"], 0) == "gap wrong result" and view.reason(rows["gap"], 1) == ""
+    assert view.reason(rows["late"], 0) == "no result and kept no reason, nor has it ever been anything else"
+    view.history.state[rows["gap"], 1] = STATES.index("unsupported here")
+    said = view.reason(rows["gap"], 1)
+    assert said == f"the run skipped it and kept no reason; wrong result at {first}: gap wrong result"
+
+
 def test_one_commit(tmp_path):
     place = page_history.plain(tmp_path, length=1)
     text = read(built(place, tmp_path / "site")).text

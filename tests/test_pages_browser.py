@@ -372,6 +372,23 @@ def test_heat_map_follows_its_baseline(site, visit):
     assert page.input_value("[data-control=case][data-kind=modelled]") == "large"
 
 
+def test_heat_map_names_the_state_of_a_baseline_that_was_not_ok(tmp_path, visit):
+    place = page_history.once_wrong(tmp_path)
+    build.build(place.results, place.repo, tmp_path / "site", cache=None)
+    page = visit().go(tmp_path / "site", "index.html")
+    cells = page.locator("table.heat .cell")
+    before = cells.all_inner_texts()
+    assert {"gap\nwas wrong", "late\nnew", "zero\n▲from 0"} < set(before)
+    title = page.locator(".cell[data-case=gap]").get_attribute("title")
+    chosen = page.locator("[data-heat=base]")
+    chosen.select_option("1")
+    assert {one.split("\n")[1] for one in cells.all_inner_texts()} == {"="}
+    chosen.select_option("0")
+    assert cells.all_inner_texts() == before
+    assert page.locator(".cell[data-case=gap]").get_attribute("title").startswith("gap: wrong result → 7")
+    assert title == "gap: wrong result → 7 cycles"
+
+
 def test_heat_map_of_each_machine_shows_its_own_newest_commit(example_site, visit):
     """The example holds two machines, and neither measured the newest commit of the other."""
     page = visit().go(example_site, "index.html")

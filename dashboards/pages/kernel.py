@@ -282,10 +282,9 @@ def _ratio(view: View, row: int | None, base: int | None, better: str) -> Markup
         return tag("td", "not run", class_="dim")
     state = history.state_name(row, at)
     value = history.value[row, at]
-    detail = history.detail(row, at)
-    hazard = tag("span", f"⚠ {len(detail.findings)}", class_="hazard", title="; ".join(detail.findings))
+    mark = hazard(history.detail(row, at).findings)
     if state != OK:
-        return tag("td", tag("span", state, class_="state", data_state=state, title=detail.reason))
+        return tag("td", tag("span", state, class_="state", data_state=state, title=view.reason(row, at)), mark)
     below = history.value[base, at] if base is not None else float("nan")
     ratio = value / below if below else float("nan")
     said = "=" if row == base else f"×{ratio:.2f}" if ratio == ratio else ""
@@ -299,7 +298,7 @@ def _ratio(view: View, row: int | None, base: int | None, better: str) -> Markup
         tag("b", said, class_=tone),
         " ",
         tag("span", quantity(value, one.unit), class_="dim"),
-        [" ", hazard] if detail.findings else None,
+        [" ", mark] if mark else None,
     )
 
 
@@ -444,7 +443,11 @@ def _verdicts(view: View, kernel: Kernel) -> Markup:
         for one in some:
             by_impl.setdefault(one.series.impl, {})[one.series.case] = one
         lines = [
-            tag("tr", tag("th", text(impl or "-", 40), scope="row"), [_verdict(row.get(case)) for case in cases])
+            tag(
+                "tr",
+                tag("th", text(impl or "-", 40), scope="row"),
+                [_verdict(view, row.get(case)) for case in cases],
+            )
             for impl, row in by_impl.items()
         ]
         head = ["implementation", *(text(case or "all", 24) for case in cases)]
@@ -463,12 +466,19 @@ def _verdicts(view: View, kernel: Kernel) -> Markup:
     return join(parts)
 
 
-def _verdict(status: Status | None) -> Markup:
+def _verdict(view: View, status: Status | None) -> Markup:
     if status is None:
         return tag("td", "–", class_="dim")
-    return tag(
-        "td", tag("span", status.state, class_="state", data_state=status.state, title=status.detail.reason)
-    )
+    why = view.reason(status.row, status.at)
+    said = tag("span", status.state, class_="state", data_state=status.state, title=why or None)
+    return tag("td", said, hazard(status.detail.findings))
+
+
+def hazard(findings: Sequence[str]) -> Markup | None:
+    """How many hazards the executed code showed."""
+    if not findings:
+        return None
+    return tag("span", f"⚠ {len(findings)}", class_="hazard", title="; ".join(findings))
 
 
 def _pipes(view: View, rows: list[int]) -> Markup | None:
@@ -562,7 +572,7 @@ def status_table(view: View, statuses: Sequence[Status], *, up: str = "", limit:
             tag("td", "modelled" if one.series.modelled else "measured"),
             tag("td", text(one.series.machine, 40)),
             tag("td", tag("code", view.history.commits[one.at].hash[:10]) if one.at >= 0 else "–"),
-            tag("td", text(one.detail.reason, 200)),
+            tag("td", text(view.reason(one.row, one.at), 200)),
             data_family=data.shown(one.kernel.family),
             data_op=data.shown(one.kernel.op),
             data_state=one.state,

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dashboards.detect import relative
 from dashboards.events import BOUNDARY, IMPROVEMENT, REGRESSION, SAME_CODE, STATE, Event
 from dashboards.pages import data
 from dashboards.pages.event import range_text, suspect
@@ -23,7 +24,17 @@ from dashboards.pages.view import (
     kind_label,
     state_of,
 )
-from dashboards.series import NOT_RUN, OK, SILENT_STATES, STATE_CODE, STATES
+from dashboards.series import (
+    BUILD_FAILED,
+    COMPILE_FAILED,
+    CRASHED,
+    NOT_RUN,
+    OK,
+    SILENT_STATES,
+    STATE_CODE,
+    STATES,
+    WRONG,
+)
 from dashboards.text import change as percent
 
 LISTED_EVENTS = 200
@@ -34,6 +45,13 @@ NEW = 20
 # The heat map's data file stays below this, by leaving out the oldest commits.
 HEAT_BYTES = 600_000
 BASELINE = 20
+# What a cell of the heat map, which is narrow, says of a baseline without a number.
+WAS = {
+    WRONG: "was wrong",
+    COMPILE_FAILED: "no compile",
+    CRASHED: "crashed",
+    BUILD_FAILED: "no build",
+}
 
 
 def render(view: View, foot: Markup) -> str:
@@ -313,6 +331,8 @@ def heat_data(view: View) -> str:
         "heat",
         {
             "commits": [[one.hash[:10], data.shown(one.subject, 60)] for one in view.history.commits[start:]],
+            "states": STATES,
+            "was": [WAS.get(state, "new") for state in STATES],
             "rows": [
                 [
                     one["kind"],
@@ -323,11 +343,17 @@ def heat_data(view: View) -> str:
                     view.history.series[one["row"]].direction,
                     data.numbers(view.history.value[one["row"], start:]),
                     round(view.noise.get(one["row"], 0.0), 5),
+                    _runs(view.history.state[one["row"], start:]),
                 ]
                 for one in rows
             ],
         },
     )
+
+
+def _runs(states: np.ndarray) -> list[list[int]]:
+    """[column, state] wherever the state changes."""
+    return [[int(at), int(states[at])] for at in np.flatnonzero(np.diff(states.astype(int), prepend=-1))]
 
 
 def _heat(view: View) -> list[Markup]:
@@ -408,7 +434,7 @@ def _heat(view: View) -> list[Markup]:
                     "Its newest commit, ",
                     tag("code", history.commits[newest].hash[:10]),
                     ", against the baseline; ▲ worse, ▼ better, = no change, ≈ within the noise of the run, "
-                    "new: no result at the baseline, ✗ not ok, · not run or unsupported.",
+                    "✗ not ok, · not run or unsupported; new: that was so at the baseline.",
                     class_="dim legend",
                 ),
                 body,
@@ -428,9 +454,11 @@ def _cell(view: View, row: int, base: int, newest: int, path: str, case: str) ->
         if state not in SILENT_STATES:
             tone += " fails"
     else:
-        change = (now - before) / before if before else (0.0 if now == before else float("nan"))
-        said, tone = tone_of(change, one.direction, noise)
-        title = f"{case}: {quantity(before, one.unit)} → {quantity(now, one.unit)}"
+        change = relative(float(before), float(now))
+        was = history.state_name(row, base)
+        said, tone = tone_of(change, one.direction, noise, was)
+        then = quantity(before, one.unit) if was in (OK, NOT_RUN) else was
+        title = f"{case}: {then} → {quantity(now, one.unit)}"
         if said == "≈":
             title += f", {percent(change)}, which is noise up to {100 * noise:.1f} %"
     return tag(
@@ -444,10 +472,13 @@ def _cell(view: View, row: int, base: int, newest: int, path: str, case: str) ->
     )
 
 
-def tone_of(change: float, direction: str, noise: float = 0.0) -> tuple[str, str]:
-    """What a cell says and how strong it looks; a change up to `noise` is none that the run could show."""
+def tone_of(change: float, direction: str, noise: float = 0.0, was: str = NOT_RUN) -> tuple[str, str]:
+    """What a cell says and how strong it looks; a change up to `noise` is none that the run could show.
+
+    Without a number at the baseline, it is the state that it had there: `was`.
+    """
     if change != change:
-        return "new", "tone0"
+        return WAS.get(was, "new"), "tone0"
     if abs(change) < 5e-4:
         return "=", "tone0"
     if abs(change) <= noise:

@@ -18,7 +18,7 @@ from dashboards.events import BOUNDARY, REGRESSION, STATE, Event
 from dashboards.pages.markup import Markup
 from dashboards.repository import Commit
 from dashboards.results import Detail, History
-from dashboards.series import NOT_RUN, OK, SILENT_STATES, STATE_CODE, STATES, Series
+from dashboards.series import NOT_RUN, OK, SILENT_STATES, STATE_CODE, STATES, UNSUPPORTED, Series
 from dashboards.trust import noise_floors
 
 # The metric that stands for a kernel where only one is shown, best first.
@@ -189,6 +189,24 @@ class View:
         for one in self.events:
             found.setdefault((one.suite, one.impl, one.machine), []).append(one)
         return found
+
+    def reason(self, row: int, at: int) -> str:
+        """Why a series has the state it has at a column; where no word was kept, what else is known."""
+        history, state = self.history, self.history.state_name(row, at)
+        kept = history.detail(row, at).reason
+        if kept or state == OK:
+            return kept
+        known = "the run skipped it" if state == UNSUPPORTED else "no result" if state == NOT_RUN else "it ended"
+        told = f"{known} and kept no reason"
+        others = np.flatnonzero(~np.isin(history.state[row, :at], (STATE_CODE[state], STATE_CODE[NOT_RUN])))
+        if not others.size:
+            return f"{told}, nor has it ever been anything else"
+        last = int(others[-1])
+        before = history.detail(row, last).reason
+        return (
+            f"{told}; {history.state_name(row, last)} at {history.commits[last].hash[:10]}"
+            + f": {before}" * bool(before)
+        )
 
     def commit(self, name: str) -> Commit:
         at = self.columns.get(name)
