@@ -350,6 +350,27 @@ def test_legend_lies_whole_below_the_axis(example_site, visit, width):
     assert last["y"] + last["height"] <= legend["y"] + legend["height"] <= chart["y"] + chart["height"] + 1
 
 
+@pytest.mark.parametrize("width", (390, 1280))
+def test_a_table_that_goes_on_shows_it_at_its_edge(example_site, visit, width):
+    page = visit(width).go(example_site, "kernel/token_pool.assign_req_to_token_pool.html")
+    table = page.locator("[data-twins=cycles]")
+    table.scroll_into_view_if_needed()
+    assert table.evaluate("(one) => one.scrollWidth > one.clientWidth")
+
+    def edges() -> tuple[bytes, bytes]:
+        """The left and right 12 pixels beside the caption, where there is no text."""
+        box = table.bounding_box()
+        clips = [
+            {"x": x, "y": box["y"] + 1, "width": 12, "height": 6} for x in (box["x"], box["x"] + box["width"] - 12)
+        ]
+        return tuple(page.screenshot(clip=one) for one in clips)
+
+    start = edges()
+    table.evaluate("(one) => { one.scrollLeft = 1e6; }")
+    end = edges()
+    assert start[0] == end[1] and start[1] != start[0] != end[0]
+
+
 def test_event_chart(site, visit):
     window = visit()
     for path in sorted((site / "event").glob("*.html")):
