@@ -82,14 +82,16 @@ def range_text(view: View, event: Event) -> Markup:
 
 
 def suspect(view: View, event: Event, always: bool = False) -> str:
-    """The likely cause in words.  Compiled forms are compared for open alarms alone, unless `always`."""
+    """The likely cause in words.  Compiled forms are compared for open alarms alone, unless `always`; what came
+    with the results costs nothing."""
     if event.cause:
         return event.cause
     if event.kind == BOUNDARY:
         return "another environment"
     if event.code_before and event.code_after and event.code_before != event.code_after:
         compared = always or (event.alarm and event.open)
-        told = source.explained(event.code_before, event.code_after) if compared else ()
+        find = source.explained if compared else source.recorded
+        told = find(event.code_before, event.code_after, view.results)
         return told[0] if told else "the compiled code changed"
     return "not known: no compiled code on record"
 
@@ -332,7 +334,7 @@ def _code(view: View, event: Event) -> Markup:
         said = "The compiled code is the same at both commits: the machine, the driver or the model changed."
         return join([head, codes, tag("p", said)])
     texts = source.compiled(before, after, view.results)
-    sentences = source.explained(before, after)
+    sentences = source.explained(before, after, view.results)
     parts: list[object] = [head, codes]
     if sentences:
         parts.append(tag("ul", [tag("li", prose(one, 1000)) for one in sentences]))
