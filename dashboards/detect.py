@@ -44,6 +44,8 @@ MIN_POINTS = 6
 SHARED = 0.8
 # Runs of spikes likelier than this must not look like a jump.
 SPIKE_RUN = 2e-4
+# The newest points are not counted as spikes: a new level may begin with them.
+NEW_LEVEL = 3
 
 _LAGS = (1, 2, 3, 4, 6, 8)
 _LAG_WEIGHTS = (1.0, 1.0, 0.8, 0.6, 0.5, 0.4)
@@ -78,11 +80,15 @@ class ChangePoint:
 
 @dataclass(frozen=True)
 class Noise:
-    """Noise of many series: standard deviation, correlation of neighbours, share of spikes."""
+    """Noise of many series: standard deviation, correlation of neighbours, share of spikes.
+
+    The share is an estimate that never is 0; `seen` is how many there were among the points that could be one.
+    """
 
     sigma: np.ndarray
     rho: np.ndarray
     spikes: np.ndarray
+    seen: np.ndarray
 
 
 def change_points(
@@ -206,10 +212,10 @@ def estimate_noise(values: np.ndarray) -> Noise:
     # a correlation that chance explains would only dull the eye
     best[_RHOS[best] < _CHANCE / math.sqrt(length)] = 0
     sigma = np.exp(centre[np.arange(count), best] / 2)
-    # the first points of a new level look like spikes as long as they are the last ones
-    settled = odd[:, : length - 3]
-    spikes = (settled.sum(axis=1) + 0.5) / (settled.shape[1] + 50)
-    return Noise(np.maximum(sigma, _floor(values)), _RHOS[best], spikes)
+    settled = odd[:, : length - NEW_LEVEL]
+    seen = settled.sum(axis=1)
+    spikes = (seen + 0.5) / (settled.shape[1] + 50)
+    return Noise(np.maximum(sigma, _floor(values)), _RHOS[best], spikes, seen)
 
 
 def without_drift(values: np.ndarray, control: np.ndarray) -> np.ndarray:

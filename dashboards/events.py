@@ -38,6 +38,7 @@ NOT_FOR_SALE = frozenset(("out_of_bounds",))
 
 MACHINE_CHANGED = "the compiled code is the same: the machine or the driver changed"
 BOUGHT = "the price of a lower modelled time"
+BY_EFFECT = "came with what got worse in the same launch"
 MODEL_CHANGED = "the compiled code is the same: the model's own reckoning changed"
 
 
@@ -211,22 +212,33 @@ def bought(metric: str, gains: Collection[tuple[str, str]]) -> bool:
     return any(headline(unit) for _, unit in gains) and any(not headline(unit) for _, unit in gains)
 
 
+def by_effect(unit: str, gains: Collection[tuple[str, str]], losses: Collection[tuple[str, str]]) -> bool:
+    """Whether what got better is no gain: a count of a launch that got slower or unsafe, and no faster."""
+    if headline(unit) or any(headline(other) for _, other in gains):
+        return False
+    return any(headline(other) or metric in NOT_FOR_SALE for metric, other in losses)
+
+
 def _trades(events: list[Event]) -> list[Event]:
-    """The price of an improvement as a part of it, where both are modelled and of one launch."""
-    gains: dict[tuple[object, ...], set[tuple[str, str]]] = {}
+    """The price of an improvement as a part of it, and counts that fell with a regression as a part of that,
+    where both are modelled and of one launch."""
+    moved: dict[tuple[object, ...], dict[str, set[tuple[str, str]]]] = {}
 
     def key(one: Event) -> tuple[object, ...]:
         return one.suite, one.case, one.impl, one.machine, one.environment, one.first_bad_at
 
+    def traded(one: Event) -> Event:
+        gains, losses = (moved.get(key(one), {}).get(kind, set()) for kind in (IMPROVEMENT, REGRESSION))
+        if one.kind == REGRESSION and bought(one.metric, gains):
+            return dataclasses.replace(one, kind=IMPROVEMENT, cause=BOUGHT)
+        if one.kind == IMPROVEMENT and by_effect(one.unit, gains, losses):
+            return dataclasses.replace(one, kind=REGRESSION, cause=BY_EFFECT)
+        return one
+
     for one in events:
-        if one.modelled and one.kind == IMPROVEMENT:
-            gains.setdefault(key(one), set()).add((one.metric, one.unit))
-    return [
-        dataclasses.replace(one, kind=IMPROVEMENT, cause=BOUGHT)
-        if one.modelled and one.kind == REGRESSION and bought(one.metric, gains.get(key(one), ()))
-        else one
-        for one in events
-    ]
+        if one.modelled:
+            moved.setdefault(key(one), {}).setdefault(one.kind, set()).add((one.metric, one.unit))
+    return [traded(one) if one.modelled else one for one in events]
 
 
 def _at_code_change(history: History, row: int, index: int, present: np.ndarray) -> int:
@@ -398,9 +410,15 @@ def _together(group: Sequence[Event], one: Event) -> bool:
 
 
 def _lead(group: Sequence[Event]) -> Event:
-    def rank(one: Event) -> tuple[bool, bool, float, str]:
+    def rank(one: Event) -> tuple[bool, bool, bool, float, str]:
         known = math.isfinite(one.size)
-        return not headline(one.unit), not known, -abs(one.size) if known else 0.0, one.metric
+        return (
+            one.cause in (BOUGHT, BY_EFFECT),
+            not headline(one.unit),
+            not known,
+            -abs(one.size) if known else 0.0,
+            one.metric,
+        )
 
     ordered = sorted(group, key=rank)
     return dataclasses.replace(ordered[0], members=tuple(ordered[1:]))

@@ -121,6 +121,28 @@ def plain(
     return Place(root, commits)
 
 
+def once_wrong(root: Path) -> Place:
+    """Three commits; at the oldest one each case is something else, later all are ok."""
+    first = {"gap": ("wrong result", None), "text": ("compile failed", None), "zero": ("ok", 0), "even": ("ok", 7)}
+    commits = asv.repository(root / "repo", ["first", "second", "third"])
+    results = root / "results"
+    name = f"{MODELLED}.track_cycles"
+    asv.benchmarks_file(results, {name: "cycles (modelled)"})
+    for at, commit in enumerate(commits):
+        cases = first if not at else {**dict.fromkeys(first, ("ok", 7)), "late": ("ok", 7)}
+        values = [value for _, value in cases.values()]
+        rows = {name: asv.row(values, (tuple(cases), ("derived",)))}
+        asv.result_file(results, commit, rows, machine="model", date=at)
+        lines = [
+            asv.state_line(
+                commit, case, "derived", state, machine="model", reason=f"{case} {state}" if state != "ok" else ""
+            )
+            for case, (state, _) in cases.items()
+        ]
+        asv.states_file(results, commit, lines)
+    return Place(root, tuple(commits))
+
+
 def hostile(root: Path, texts: Sequence[str] = HOSTILE) -> Place:
     """Every name, subject, parameter, unit, reason and finding is hostile."""
     subjects = [text.replace("\x00", "") for text in texts]

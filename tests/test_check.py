@@ -38,7 +38,7 @@ from dashboards.check import (
     decide_pairs,
     render,
 )
-from dashboards.events import IMPROVEMENT, REGRESSION, SAME_CODE, STATE, find_events
+from dashboards.events import IMPROVEMENT, REGRESSION, SAME_CODE, STATE, find_events, group_events
 from dashboards.results import load
 from dashboards.text import change, figures, markdown, plain, value
 
@@ -200,6 +200,32 @@ def test_a_count_that_buys_time_is_a_trade(tmp_path, changed, code, verdicts_of)
     events = {one.metric: one for one in find_events(load(place.results, place.repo)) if one.case == "small"}
     for metric, verdict in verdicts_of.items():
         assert events[metric].kind == (REGRESSION if verdict == REGRESSION else IMPROVEMENT)
+
+
+@pytest.mark.parametrize(
+    ("changed", "slower", "improved"),
+    [
+        ({"cycles": 104, "double_buffers": 3}, {"cycles", "double_buffers"}, set()),
+        ({"double_buffers": 3, "out_of_bounds": 320}, {"double_buffers", "out_of_bounds"}, set()),
+        ({"cycles": 4880, "dma_in": 0, "out_of_bounds": 320}, {"cycles", "dma_in", "out_of_bounds"}, set()),
+        ({"cycles": 90, "dma_in": 0, "out_of_bounds": 320}, {"out_of_bounds"}, {"cycles", "dma_in"}),
+        ({"scalar_accesses": 90, "dma_in": 0}, {"scalar_accesses"}, {"dma_in"}),
+    ],
+    ids=["slower", "unsafe", "slower and unsafe", "faster and unsafe", "another count"],
+)
+def test_a_count_that_fell_with_a_slower_launch_is_a_part_of_that_event(tmp_path, changed, slower, improved):
+    place = Place(tmp_path, 2)
+    benchmarks_file(place.results, {MODELLED.replace("cycles", metric): unit for metric, unit in TRACKS.items()})
+    before = {"cycles": 100, "scalar_accesses": 64, "dma_in": 3, "double_buffers": 1, "out_of_bounds": 0}
+    for at, values in enumerate((before, before | changed)):
+        rows = {MODELLED.replace("cycles", metric): row([float(values[metric])] * 4) for metric in TRACKS}
+        result_file(place.results, place.hashes[at], rows, date=at)
+    events = [one for one in find_events(load(place.results, place.repo)) if one.impl == "op"]
+    by_kind = {kind: {one.metric for one in events if one.kind == kind} for kind in (REGRESSION, IMPROVEMENT)}
+    assert by_kind == {REGRESSION: slower, IMPROVEMENT: improved}
+    # what got worse by itself stands in front
+    fronts = {one.kind: one.metric for one in group_events(events)}
+    assert fronts[REGRESSION] not in {"double_buffers", "dma_in"}
 
 
 def test_nothing_measured_is_3(place):

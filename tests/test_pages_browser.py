@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import socket
 from pathlib import Path
@@ -39,6 +40,13 @@ def site(tmp_path_factory):
     place = page_history.plain(tmp_path_factory.mktemp("browser"))
     build.build(place.results, place.repo, place.root / "site", cache=None)
     return place.root / "site"
+
+
+@pytest.fixture(scope="module")
+def example_site(tmp_path_factory):
+    out = tmp_path_factory.mktemp("example")
+    build.build(example.FOLDER, None, out, cache=None)
+    return out
 
 
 @pytest.fixture(scope="module")
@@ -301,6 +309,68 @@ def test_hovering_tells_commit_and_interval(site, visit):
     assert "99 %, 9 samples" in page.inner_text("#point-measured")
 
 
+NAMES_OF_COMMITS = """() => [...document.querySelectorAll("#chart-modelled .xtick text")].map((one) => {
+  const box = one.getBoundingClientRect();
+  return [one.textContent, box.left, box.right];
+})"""
+
+
+def test_names_of_commits_fit_beside_each_other_at_any_width(example_site, visit):
+    window = visit(1280)
+    page = window.go(example_site, "kernel/token_pool.assign_req_to_token_pool.html")
+
+    def shown() -> list[str]:
+        names = page.evaluate(NAMES_OF_COMMITS)
+        assert all(right + 4 < left for (_, _, right), (_, left, _) in itertools.pairwise(names)), names
+        return [name for name, _, _ in names]
+
+    wide = shown()
+    assert len(wide) > 7 and wide[-1] == "985f4ed4"
+    page.set_viewport_size({"width": 390, "height": 900})
+    until(page, f"document.querySelectorAll('#chart-modelled .xtick').length < {len(wide)}")
+    narrow = shown()
+    assert len(narrow) > 3
+    assert narrow[0] == "b4333f99" and narrow[-1] == "985f4ed4"
+    # of a few commits each has its name
+    page.evaluate("Plotly.relayout('chart-modelled', {'xaxis.range': [-0.5, 2.4]})")
+    until(page, "document.querySelectorAll('#chart-modelled .xtick').length === 3")
+    assert shown() == ["b4333f99", "07a40ee6", "57bcad7e"]
+
+
+@pytest.mark.parametrize("width", (390, 1280))
+def test_legend_lies_whole_below_the_axis(example_site, visit, width):
+    page = visit(width).go(example_site, "kernel/token_pool.assign_req_to_token_pool.html")
+    chart, title, legend = (
+        page.locator(f"#chart-modelled{part}").bounding_box() for part in ("", " .xtitle", " .legend .bg")
+    )
+    names = page.locator("#chart-modelled .legend .traces")
+    last = names.last.bounding_box()
+    assert names.count() == 11
+    assert title["y"] + title["height"] <= legend["y"]
+    assert last["y"] + last["height"] <= legend["y"] + legend["height"] <= chart["y"] + chart["height"] + 1
+
+
+@pytest.mark.parametrize("width", (390, 1280))
+def test_a_table_that_goes_on_shows_it_at_its_edge(example_site, visit, width):
+    page = visit(width).go(example_site, "kernel/token_pool.assign_req_to_token_pool.html")
+    table = page.locator("[data-twins=cycles]")
+    table.scroll_into_view_if_needed()
+    assert table.evaluate("(one) => one.scrollWidth > one.clientWidth")
+
+    def edges() -> tuple[bytes, bytes]:
+        """The left and right 12 pixels beside the caption, where there is no text."""
+        box = table.bounding_box()
+        clips = [
+            {"x": x, "y": box["y"] + 1, "width": 12, "height": 6} for x in (box["x"], box["x"] + box["width"] - 12)
+        ]
+        return tuple(page.screenshot(clip=one) for one in clips)
+
+    start = edges()
+    table.evaluate("(one) => { one.scrollLeft = 1e6; }")
+    end = edges()
+    assert start[0] == end[1] and start[1] != start[0] != end[0]
+
+
 def test_event_chart(site, visit):
     window = visit()
     for path in sorted((site / "event").glob("*.html")):
@@ -323,10 +393,26 @@ def test_heat_map_follows_its_baseline(site, visit):
     assert page.input_value("[data-control=case][data-kind=modelled]") == "large"
 
 
-def test_heat_map_of_each_machine_shows_its_own_newest_commit(tmp_path, visit):
+def test_heat_map_names_the_state_of_a_baseline_that_was_not_ok(tmp_path, visit):
+    place = page_history.once_wrong(tmp_path)
+    build.build(place.results, place.repo, tmp_path / "site", cache=None)
+    page = visit().go(tmp_path / "site", "index.html")
+    cells = page.locator("table.heat .cell")
+    before = cells.all_inner_texts()
+    assert {"gap\nwas wrong", "late\nnew", "zero\n▲from 0"} < set(before)
+    title = page.locator(".cell[data-case=gap]").get_attribute("title")
+    chosen = page.locator("[data-heat=base]")
+    chosen.select_option("1")
+    assert {one.split("\n")[1] for one in cells.all_inner_texts()} == {"="}
+    chosen.select_option("0")
+    assert cells.all_inner_texts() == before
+    assert page.locator(".cell[data-case=gap]").get_attribute("title").startswith("gap: wrong result → 7")
+    assert title == "gap: wrong result → 7 cycles"
+
+
+def test_heat_map_of_each_machine_shows_its_own_newest_commit(example_site, visit):
     """The example holds two machines, and neither measured the newest commit of the other."""
-    build.build(example.FOLDER, None, tmp_path, cache=None)
-    page = visit().go(tmp_path, "index.html")
+    page = visit().go(example_site, "index.html")
     for kind in ("measured", "modelled"):
         section = f"section:has(table.heat[data-kind={kind}])"
         cells = page.locator(f"table.heat[data-kind={kind}] .cell b")
@@ -343,7 +429,8 @@ def test_heat_map_of_each_machine_shows_its_own_newest_commit(tmp_path, visit):
 
 def test_compare(site, visit):
     page = visit().go(site, "compare.html")
-    assert "Nothing differs" in page.inner_text("#compared")
+    # cycles, unified buffer and bytes in and out of two cases
+    assert page.inner_text("#compared") == "Nothing differs in 8 series."
     page.select_option("[data-side=A][data-what=commit]", "0")
     page.wait_for_selector("#compared tbody tr")
     rows = page.locator("#compared tbody tr").all_inner_texts()
@@ -357,6 +444,39 @@ def test_compare(site, visit):
     page.goto(again)
     page.wait_for_selector("#compared tbody tr")
     assert page.input_value("[data-side=A][data-what=commit]") == "0"
+
+
+def test_compare_opens_with_commits_that_can_be_compared_and_says_when_others_cannot(example_site, visit):
+    """The newest commits of the example have measured results alone."""
+    page = visit().go(example_site, "compare.html")
+    assert page.input_value("[data-side=B][data-what=machine]") == "modelled-ascend910b1"
+    page.wait_for_selector("#compared tbody tr")
+    assert page.inner_text("#match-count").endswith("224 series compared")
+    newest = page.locator("[data-side=B][data-what=commit] option").first
+    assert newest.inner_text().endswith("(no results here)")
+    page.select_option("[data-side=B][data-what=commit]", newest.get_attribute("value"))
+    until(page, "document.getElementById('match-count').textContent === 'nothing compared'")
+    said = page.inner_text("#compared")
+    assert "Nothing could be compared. B: 985f4ed43d has no results on modelled-ascend910b1" in said
+    assert "the newest commit that has some is 9639bd7022" in said and "A:" not in said
+    # another machine brings its own environment along
+    page.select_option("[data-side=B][data-what=machine]", "nvidia-h200")
+    until(page, "document.querySelector('[data-side=B][data-what=env]').value.includes('triton 3.6.0')")
+    until(page, "document.getElementById('compared').textContent.includes('has a value on both sides')")
+
+
+@pytest.mark.parametrize("width", (390, 1280))
+def test_words_of_labels_stay_whole(site, visit, width):
+    page = visit(width).go(site, "compare.html")
+    lines = page.evaluate(
+        """() => [...document.querySelectorAll("main label")].map((label) => {
+            const words = [...label.childNodes].find((node) => node.nodeType === 3);
+            const range = document.createRange();
+            range.selectNodeContents(words);
+            return [words.data, range.getClientRects().length];
+        })"""
+    )
+    assert len(lines) == 8 and [word for word, count in lines if count > 1 and " " not in word.strip()] == []
 
 
 def test_themes(site, visit):

@@ -58,12 +58,31 @@ def series_list(view: View) -> dict[str, object]:
     return {"texts": list(texts), "rows": rows}
 
 
+Place = tuple[str, str]
+
+
+def columns_with_results(view: View) -> dict[Place, list[int]]:
+    """Columns that hold a number, for each machine and environment; of a machine the newest environment first."""
+    history = view.history
+    rows: dict[Place, list[int]] = {}
+    for row, one in enumerate(history.series):
+        rows.setdefault((one.machine, one.environment.label), []).append(row)
+    found = {
+        place: np.flatnonzero(np.isfinite(history.value[some]).any(axis=0)).tolist()
+        for place, some in rows.items()
+    }
+    machines = list(dict.fromkeys(machine for machine, _ in found))
+    order = sorted(found, key=lambda place: (machines.index(place[0]), -max(found[place], default=-1)))
+    return {place: found[place] for place in order}
+
+
 def render(view: View, foot: Markup) -> str:
     """The page; its table is made in the browser, from the files of the two commits."""
     history = view.history
-    places = list(dict.fromkeys((one.machine, one.environment.label) for one in history.series))
+    places = columns_with_results(view)
     machines = list(dict.fromkeys(machine for machine, _ in places))
     labels = list(dict.fromkeys(label for _, label in places))
+    shown_first = next((columns for columns in places.values() if columns), [0])
 
     def choices(values: list[str], limit: int) -> list[Markup]:
         return [tag("option", data.shown(one, limit), value=data.shown(one)) for one in values]
@@ -81,11 +100,10 @@ def render(view: View, foot: Markup) -> str:
             tag("label", "environment", tag("select", choices(labels, 120), data_side=name, data_what="env")),
         )
 
-    newest = len(history.commits) - 1
     parts = [
         tag("h1", "Compare"),
         dim("B against A: any two commits, machines or environments (compiler versions)."),
-        tag("form", side("A", max(0, newest - 1)), side("B", newest), class_="sides"),
+        tag("form", side("A", shown_first[-2:][0]), side("B", shown_first[-1]), class_="sides"),
         tag(
             "form",
             tag("input", type="search", id="search", placeholder="search ( / )", aria_label="search"),
@@ -98,7 +116,8 @@ def render(view: View, foot: Markup) -> str:
         tag("noscript", tag("p", "This page needs JavaScript; the kernel pages' tables do not.")),
     ]
     hashes = json.dumps([one.hash for one in history.commits])
-    root = {"data_page": "compare", "data_commits": hashes}
+    measured = json.dumps([[data.shown(name) for name in place] + [columns] for place, columns in places.items()])
+    root = {"data_page": "compare", "data_commits": hashes, "data_places": measured}
     return page(
         "Compare",
         parts,

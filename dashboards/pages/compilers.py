@@ -47,12 +47,12 @@ def _grid(view: View, modelled: bool, kind: str) -> Markup | None:
         head = tag("th", tag("code", commit.hash[:10]), " ", text(commit.subject, 60), scope="row")
         lines.append(tag("tr", head, cells))
     names = [
-        join([text(compiler, 120), tag("small", " ", text(machine, 40), class_="dim")])
+        join([text(compiler, 120), tag("small", " on ", text(machine, 40), class_="dim")])
         for compiler, machine in order
     ]
     body = table(["commit", *names], lines, class_="grid")
     note = None
-    if len(order) == 1:
+    if len(order) == 1 and "ascendnpu-ir" in history.series[columns[order[0]][0]].environment.versions:
         note = tag(
             "p",
             "One compiler is measured. Another one is another series: ",

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dashboards.events import BOUNDARY, SAME_CODE, STATE, Event
+from dashboards.events import BOUGHT, BOUNDARY, BY_EFFECT, REGRESSION, SAME_CODE, STATE, Event
 from dashboards.pages import data, source
 from dashboards.pages.kernel import sparkline
-from dashboards.pages.markup import Markup, dim, join, page, quantity, table, tag, text
+from dashboards.pages.markup import Markup, dim, join, page, prose, quantity, table, tag, text
 from dashboards.pages.view import View, confirmed, event_name, kind_label, state_of, title_of
 from dashboards.repository import RepositoryError
 from dashboards.series import OK
@@ -82,16 +82,27 @@ def range_text(view: View, event: Event) -> Markup:
 
 
 def suspect(view: View, event: Event, always: bool = False) -> str:
-    """The likely cause in words.  Compiled forms are compared for open alarms alone, unless `always`."""
+    """The likely cause in words.  Compiled forms are compared for open alarms alone, unless `always`; what came
+    with the results costs nothing."""
     if event.cause:
         return event.cause
     if event.kind == BOUNDARY:
         return "another environment"
     if event.code_before and event.code_after and event.code_before != event.code_after:
         compared = always or (event.alarm and event.open)
-        told = source.explained(event.code_before, event.code_after) if compared else ()
+        find = source.explained if compared else source.recorded
+        told = find(event.code_before, event.code_after, view.results)
         return told[0] if told else "the compiled code changed"
     return "not known: no compiled code on record"
+
+
+def same_commit(view: View, event: Event) -> list[Event]:
+    """Other events of the same form of a kernel on the same machine that one commit may have made."""
+    return [
+        one
+        for one in view.beside[event.suite, event.impl, event.machine]
+        if one is not event and one.last_good_at < event.first_bad_at and event.last_good_at < one.first_bad_at
+    ]
 
 
 def commands(event: Event) -> dict[str, str]:
@@ -111,6 +122,7 @@ def render(view: View, event: Event, foot: Markup, keep: Keep = made_now) -> str
     sure, why = confirmed(view, event)
     kind = "modelled" if event.modelled else "measured"
     good, bad = view.commit(event.last_good), view.commit(event.first_bad)
+    before, since = ("last good", "first bad") if event.kind in (REGRESSION, STATE) else ("before", "since")
     bad_tone = "bad" if event.alarm and event.open else ""
     sentence = [
         tag("span", kind_label(event), class_=f"chip {bad_tone}"),
@@ -142,13 +154,17 @@ def render(view: View, event: Event, foot: Markup, keep: Keep = made_now) -> str
             ],
         ),
         ("confirmed", f"{'yes' if sure else 'not yet'}: {why}"),
-        ("suspected cause", text(suspect(view, event, always=True), 600)),
-        (
-            "last good",
-            [tag("code", good.hash), " ", text(good.subject), " ", tag("span", good.author, class_="dim")],
-        ),
-        ("first bad", [tag("code", bad.hash), " ", text(bad.subject), " ", tag("span", bad.author, class_="dim")]),
+        ("suspected cause", prose(suspect(view, event, always=True), 600)),
+        (before, [tag("code", good.hash), " ", text(good.subject), " ", tag("span", good.author, class_="dim")]),
+        (since, [tag("code", bad.hash), " ", text(bad.subject), " ", tag("span", bad.author, class_="dim")]),
     ]
+    others = same_commit(view, event)
+    if others:
+        links = [
+            tag("a", text(f"{kind_label(one)}: {title_of(one)}", 120), href=f"{event_name(one)}.html")
+            for one in others
+        ]
+        facts.append(("in the same commits", join(tag("div", link) for link in links)))
     said = commands(event)
     start, end = window(view, event)
     values = view.history.value[event.series, start:end]
@@ -187,7 +203,9 @@ def _counts(view: View, event: Event) -> Markup:
     good, bad = event.last_good_at, event.first_bad_at
     own = history.series[event.series]
     moved = set(event.series_rows)
-    rows = list(event.series_rows)[:SHOWN_MEMBERS]
+    traded = {one.series: one.cause for one in event.members if one.cause in (BOUGHT, BY_EFFECT)}
+    # the event's own launch first
+    rows = sorted(event.series_rows, key=lambda row: history.series[row].params != own.params)[:SHOWN_MEMBERS]
     rows += [
         row
         for row in view.kernel_of[event.series].rows
@@ -207,6 +225,8 @@ def _counts(view: View, event: Event) -> Markup:
         states = f"{history.state_name(row, good)} → {history.state_name(row, bad)}"
         if states == f"{OK} → {OK}":
             states = OK
+        if row in traded:
+            tone, states = "dim", f"{states}, {traded[row]}"
         lines.append(
             tag(
                 "tr",
@@ -314,10 +334,10 @@ def _code(view: View, event: Event) -> Markup:
         said = "The compiled code is the same at both commits: the machine, the driver or the model changed."
         return join([head, codes, tag("p", said)])
     texts = source.compiled(before, after, view.results)
-    sentences = source.explained(before, after)
+    sentences = source.explained(before, after, view.results)
     parts: list[object] = [head, codes]
     if sentences:
-        parts.append(tag("ul", [tag("li", text(one, 1000)) for one in sentences]))
+        parts.append(tag("ul", [tag("li", prose(one, 1000)) for one in sentences]))
     if all(texts):
         parts.append(side_by_side(source.pairs(*map(source.bare, texts))))
     else:
@@ -414,5 +434,7 @@ def fingerprint(view: View, event: Event) -> str:
         quantity(event.before, event.unit),
         quantity(event.after, event.unit),
         event.environment,
+        [(event_name(one), kind_label(one), title_of(one)) for one in same_commit(view, event)],
+        [one.cause for one in event.members],
     ]
     return data.digest_of(json.dumps([names, said, event.series_rows]), ends.tobytes(), *columns)

@@ -1,6 +1,7 @@
 """The example that comes with the project: small results of real runs, so that the pages can be seen at once.
 
-python -m dashboards.pages.example .asv/results     # takes these results as the example
+python -m dashboards.pages.example .asv/results             # takes these results as the example
+python -m dashboards.pages.example --explain .asv/results   # adds why its events happened, and their compiled code
 """
 
 from __future__ import annotations
@@ -8,7 +9,10 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+
+from dashboards.pages import source
 
 FOLDER = Path(__file__).parent / "example"
 
@@ -42,11 +46,34 @@ def compact(results: Path, out: Path) -> None:
                 one["device"].pop("before", None)
         (out / "states" / path.name).write_text("".join(json.dumps(one) + "\n" for one in last.values()))
     (out / "code").mkdir()
+    _take_codes(codes, results, out)
+
+
+def explain(results: Path, out: Path, repo: Path) -> None:
+    """Keeps what `ascend_model.explain` says of the two codes of each event, and these codes.  The kernels have to
+    be compiled here: `ascend-perf run COMMIT` for the commits of the events."""
+    from dashboards.pages.build import read
+
+    said = {}
+    for event in read(out, repo, "HEAD", None).events:
+        before, after = event.code_before, event.code_after
+        if before and after and before != after:
+            _take_codes({*before.split("+"), *after.split("+")}, results, out)
+            sentences = source.explained_here(before, after)
+            if sentences:
+                said[f"{before} {after}"] = list(sentences)
+    (out / source.EXPLAINED).write_text(json.dumps(said, indent=1, sort_keys=True) + "\n")
+
+
+def _take_codes(codes: Iterable[str], results: Path, out: Path) -> None:
     for code in sorted(codes):
         place = results / "code" / f"{code}.txt.gz"
-        if place.is_file():
+        if place.is_file() and not (out / "code" / place.name).is_file():
             shutil.copyfile(place, out / "code" / place.name)
 
 
 if __name__ == "__main__":
-    compact(Path(sys.argv[1]), FOLDER)
+    if sys.argv[1] == "--explain":
+        explain(Path(sys.argv[2]), FOLDER, Path("."))
+    else:
+        compact(Path(sys.argv[1]), FOLDER)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dashboards.detect import estimate_noise
+from dashboards.detect import NEW_LEVEL, estimate_noise
 from dashboards.events import SAME_CODE
 from dashboards.pages import devices
 from dashboards.pages.kernel import status_table
@@ -64,7 +64,7 @@ def _machines(view: View) -> Markup:
                 tag("td", str(ran)),
                 tag("td", tag("code", commit.hash[:10]), " ", text(commit.subject, 60)),
                 tag("td", when),
-                tag("td", str(len(history.commits) - 1 - newest)),
+                tag("td", str(view.behind(newest))),
             )
         )
     head = ["machine", "numbers", "what it is", "series", "commits", "newest commit", "its date", "commits behind"]
@@ -84,7 +84,8 @@ def machine_facts(results: Path | None, machine: str) -> str:
 
 
 def noise_rows(view: View) -> list[dict[str, Any]]:
-    """Noise of each op, metric and machine: the median over its series of one standard deviation / level."""
+    """Noise of each op, metric and machine: the median over its series of one standard deviation / level, and the
+    spikes that all of them had."""
     history = view.history
     by_length: dict[int, list[tuple[int, np.ndarray]]] = {}
     for row, one in enumerate(history.series):
@@ -93,20 +94,20 @@ def noise_rows(view: View) -> list[dict[str, Any]]:
             kept = values[~np.isnan(values)][-NEWEST_POINTS:]
             if kept.size >= LEAST_POINTS:
                 by_length.setdefault(kept.size, []).append((row, kept))
-    groups: dict[tuple[str, str, str], list[tuple[float, float, float]]] = {}
+    groups: dict[tuple[str, str, str], list[tuple[float, float, int, int]]] = {}
     for some_rows in by_length.values():
         values = np.array([kept for _, kept in some_rows])
         noise = estimate_noise(values)
         level = np.abs(np.median(values, axis=1))
         level[level == 0] = 1.0
-        columns = zip(noise.sigma / level, noise.rho, noise.spikes)
-        for (row, _), (sigma, rho, spikes) in zip(some_rows, columns):
+        points = values.shape[1] - NEW_LEVEL
+        for (row, _), sigma, rho, seen in zip(some_rows, noise.sigma / level, noise.rho, noise.seen):
             one = history.series[row]
             key = (one.op, one.metric, one.machine)
-            groups.setdefault(key, []).append((float(sigma), float(rho), float(spikes)))
+            groups.setdefault(key, []).append((float(sigma), float(rho), int(seen), points))
     found = []
     for (op, metric, machine), some in groups.items():
-        sigma, rho, spikes = (float(np.median([one[at] for one in some])) for at in range(3))
+        sigma, rho = (float(np.median([one[at] for one in some])) for at in range(2))
         found.append(
             {
                 "op": op,
@@ -115,7 +116,8 @@ def noise_rows(view: View) -> list[dict[str, Any]]:
                 "series": len(some),
                 "sigma": sigma,
                 "rho": rho,
-                "spikes": spikes,
+                "spikes": sum(one[2] for one in some),
+                "points": sum(one[3] for one in some),
             }
         )
     return sorted(found, key=lambda one: -one["sigma"])
@@ -141,7 +143,7 @@ def _noise(view: View) -> Markup:
             tag("td", str(one["series"])),
             tag("td", f"{one['sigma']:.2%}"),
             tag("td", f"{one['rho']:.2f}"),
-            tag("td", f"{one['spikes']:.1%}"),
+            tag("td", f"{one['spikes']} of {one['points']} points" if one["spikes"] else "none seen"),
         )
         for one in rows[:SHOWN]
     ]
@@ -220,5 +222,6 @@ def _detector() -> Markup:
             ".",
         ]
         return join([head, tag("p", said)])
-    say = "Made-up and labelled series with known changes; `python -m dashboards.quality --short` measures again."
-    return join([head, dim(say), table(["figure", "value", "goal", "met"], lines)])
+    again = tag("code", "python -m dashboards.quality --short")
+    say = dim("Made-up and labelled series with known changes; ", again, " measures again.")
+    return join([head, say, table(["figure", "value", "goal", "met"], lines)])

@@ -188,6 +188,8 @@ def own_rows(view: View, rows: Iterable[int]) -> list[int]:
 
 
 _RANK = {"op": 0, "other": 1, "twin": 3}
+# Roles in the order of tables: the form that stands for the op first.
+ROLES = {"own": "the op's own", "op": "the op's own elsewhere", "other": "other form", "twin": "twin"}
 
 
 def _shapes(view: View, rows: list[int], metric: str, kind: str) -> Markup | None:
@@ -238,7 +240,10 @@ def _twins(view: View, rows: list[int], metrics: list[str], first: str, kind: st
         return None
     base = history.series[own[0]].impl
     cell = {(history.series[r].metric, history.series[r].impl, history.series[r].case): r for r in shown}
-    impls = list(dict.fromkeys(history.series[row].impl for row in shown))
+    roles: dict[str, str] = {}
+    for row in shown:
+        roles.setdefault(history.series[row].impl, "own" if history.series[row].impl == base else view.roles[row])
+    impls = sorted(roles, key=lambda impl: list(ROLES).index(roles[impl]) if roles[impl] in ROLES else len(ROLES))
     cases = list(dict.fromkeys(history.series[row].case for row in shown))
     if len(impls) < 2:
         return None
@@ -250,22 +255,19 @@ def _twins(view: View, rows: list[int], metrics: list[str], first: str, kind: st
         for impl in impls:
             found = [cell.get((metric, impl, case)) for case in cases]
             marks = [_ratio(view, row, cell.get((metric, base, case)), better) for row, case in zip(found, cases)]
-            role = next((view.roles[row] for row in found if row is not None), "op")
-            lines.append(
-                tag("tr", tag("th", text(impl, 40), " ", tag("span", role, class_="dim"), scope="row"), marks)
-            )
+            role = tag("span", text(ROLES.get(roles[impl], roles[impl]), 40), class_="dim")
+            lines.append(tag("tr", tag("th", text(impl, 40), " ", role, scope="row"), marks))
         head = ["implementation", *(text(case or "all", 24) for case in cases)]
         caption = axis_title(metric, unit, kind, better)
         around = {"data_twins": data.shown(metric), "hidden": metric != first}
         tables.append(table(head, lines, caption=text(caption), around=around, class_="grid"))
     hazards = _hazards(view, shown, impls)
+    kinds = ["Twins (the same job with one source pattern changed)"] if "twin" in roles.values() else []
+    if set(roles.values()) - {"own", "twin"}:
+        kinds.append("other forms of the op" if kinds else "Other forms of the op")
     return join(
         [
-            tag(
-                "h3",
-                "Twins: the same job with one source pattern changed, as a ratio to ",
-                tag("code", text(base, 40)),
-            ),
+            tag("h3", " and ".join(kinds), ", as a ratio to ", tag("code", text(base, 40))),
             tables,
             hazards,
         ]
@@ -282,10 +284,9 @@ def _ratio(view: View, row: int | None, base: int | None, better: str) -> Markup
         return tag("td", "not run", class_="dim")
     state = history.state_name(row, at)
     value = history.value[row, at]
-    detail = history.detail(row, at)
-    hazard = tag("span", f"⚠ {len(detail.findings)}", class_="hazard", title="; ".join(detail.findings))
+    mark = hazard(history.detail(row, at).findings)
     if state != OK:
-        return tag("td", tag("span", state, class_="state", data_state=state, title=detail.reason))
+        return tag("td", tag("span", state, class_="state", data_state=state, title=view.reason(row, at)), mark)
     below = history.value[base, at] if base is not None else float("nan")
     ratio = value / below if below else float("nan")
     said = "=" if row == base else f"×{ratio:.2f}" if ratio == ratio else ""
@@ -299,7 +300,7 @@ def _ratio(view: View, row: int | None, base: int | None, better: str) -> Markup
         tag("b", said, class_=tone),
         " ",
         tag("span", quantity(value, one.unit), class_="dim"),
-        [" ", hazard] if detail.findings else None,
+        [" ", mark] if mark else None,
     )
 
 
@@ -354,7 +355,7 @@ def _roof(view: View, rows: list[int]) -> Markup | None:
             tag("th", text(case or "all", 40), scope="row"),
             tag("td", quantity(size, "B")),
             tag("td", quantity(cycles[case], "cycles")),
-            tag("td", quantity(size / rate, "cycles")),
+            tag("td", quantity(round(size / rate), "cycles") if size >= rate else "under 1 cycle"),
             tag("td", f"{size / rate / cycles[case]:.1%}", _bar(size / rate / cycles[case])),
         )
         for case, size in points.items()
@@ -431,7 +432,7 @@ def _verdicts(view: View, kernel: Kernel) -> Markup:
         tag(
             "p",
             "A verdict compares every output with the reference, before any number is kept; the "
-            "tolerance is the registry's.",
+            "tolerance is the registry's. ⚠ counts what is unsafe in the executed code of a twin.",
             class_="dim",
         )
     )
@@ -444,7 +445,11 @@ def _verdicts(view: View, kernel: Kernel) -> Markup:
         for one in some:
             by_impl.setdefault(one.series.impl, {})[one.series.case] = one
         lines = [
-            tag("tr", tag("th", text(impl or "-", 40), scope="row"), [_verdict(row.get(case)) for case in cases])
+            tag(
+                "tr",
+                _form(impl, row),
+                [_verdict(view, row.get(case)) for case in cases],
+            )
             for impl, row in by_impl.items()
         ]
         head = ["implementation", *(text(case or "all", 24) for case in cases)]
@@ -463,12 +468,25 @@ def _verdicts(view: View, kernel: Kernel) -> Markup:
     return join(parts)
 
 
-def _verdict(status: Status | None) -> Markup:
+def _form(impl: str, row: Mapping[str, Status]) -> Markup:
+    role = next(iter(row.values())).role
+    said = tag("span", text(ROLES.get(role, role), 40), class_="dim") if role != "op" else None
+    return tag("th", text(impl or "-", 40), " " if said else None, said, scope="row")
+
+
+def _verdict(view: View, status: Status | None) -> Markup:
     if status is None:
         return tag("td", "–", class_="dim")
-    return tag(
-        "td", tag("span", status.state, class_="state", data_state=status.state, title=status.detail.reason)
-    )
+    why = view.reason(status.row, status.at)
+    said = tag("span", status.state, class_="state", data_state=status.state, title=why or None)
+    return tag("td", said, hazard(status.detail.findings))
+
+
+def hazard(findings: Sequence[str]) -> Markup | None:
+    """How many hazards the executed code showed."""
+    if not findings:
+        return None
+    return tag("span", f"⚠ {len(findings)}", class_="hazard", title="; ".join(findings))
 
 
 def _pipes(view: View, rows: list[int]) -> Markup | None:
@@ -511,12 +529,13 @@ def _pipes(view: View, rows: list[int]) -> Markup | None:
     body = table(head, lines)
     say = (
         "The slowest program: full part busy, orange part waiting, rest idle. S scalar, V vector, MTE2 copies in, "
-        "MTE3 copies out. `ascend-perf model OP --case CASE --trace FILE` writes every op for a trace viewer."
+        "MTE3 copies out. "
     )
+    trace = tag("code", "ascend-perf model OP --case CASE --trace FILE")
     return join(
         [
             tag("h3", "Pipes of the launch (modelled)"),
-            dim(say),
+            dim(say, trace, " writes every op for a trace viewer."),
             body,
         ]
     )
@@ -561,7 +580,7 @@ def status_table(view: View, statuses: Sequence[Status], *, up: str = "", limit:
             tag("td", "modelled" if one.series.modelled else "measured"),
             tag("td", text(one.series.machine, 40)),
             tag("td", tag("code", view.history.commits[one.at].hash[:10]) if one.at >= 0 else "–"),
-            tag("td", text(one.detail.reason, 200)),
+            tag("td", text(view.reason(one.row, one.at), 200)),
             data_family=data.shown(one.kernel.family),
             data_op=data.shown(one.kernel.op),
             data_state=one.state,
@@ -578,4 +597,5 @@ def status_table(view: View, statuses: Sequence[Status], *, up: str = "", limit:
 def compiler_of(series: Series) -> str:
     """Versions of the compilers that a series was made with, as one short text."""
     known = series.environment.versions
-    return ", ".join(f"{name} {known[name]}" for name in COMPILERS if name in known) or "no compiler named"
+    names = [name for name in COMPILERS if name in known] or [name for name in ("triton",) if name in known]
+    return ", ".join(f"{name} {known[name]}" for name in names) or "compiler not named"

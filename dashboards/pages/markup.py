@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
-from ascend_model.markup import Markup, cut, join, table, tag, text, visible
+from ascend_model.markup import LIMIT, Markup, cut, join, table, tag, text, visible
 from dashboards.text import value
 
-__all__ = ["POLICY", "Markup", "cut", "dim", "join", "page", "quantity", "table", "tag", "text", "visible"]
+__all__ = [
+    "POLICY",
+    "Markup",
+    "cut",
+    "dim",
+    "join",
+    "page",
+    "prose",
+    "quantity",
+    "table",
+    "tag",
+    "text",
+    "visible",
+]
 
 PARAGRAPH = 1000
 
@@ -21,6 +35,14 @@ POLICY = (
 def dim(*children: object) -> Markup:
     """A paragraph beside the matter."""
     return tag("p", [text(one, PARAGRAPH) if isinstance(one, str) else one for one in children], class_="dim")
+
+
+def prose(given: str, limit: int = LIMIT) -> Markup:
+    """Untrusted sentences as `text` shows them, with what stands between backticks as code."""
+    shown = visible(given)
+    parts = re.split("`([^`]+)`", cut(shown, limit))
+    words = join(tag("code", text(one, limit)) if at % 2 else text(one, limit) for at, one in enumerate(parts))
+    return words if len(shown) <= limit else tag("span", words, title=shown)
 
 
 def quantity(number: float, unit: str) -> str:

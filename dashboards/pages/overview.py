@@ -7,22 +7,34 @@ from typing import Any
 
 import numpy as np
 
+from dashboards.detect import relative
 from dashboards.events import BOUNDARY, IMPROVEMENT, REGRESSION, SAME_CODE, STATE, Event
 from dashboards.pages import data
 from dashboards.pages.event import range_text, suspect
 from dashboards.pages.kernel import compiler_of, own_rows, status_table
-from dashboards.pages.markup import Markup, dim, join, page, quantity, table, tag, text
+from dashboards.pages.markup import Markup, dim, join, page, prose, quantity, table, tag, text
 from dashboards.pages.view import (
     LEADING,
     MODEL_OR_NOT,
     View,
     confirmed,
+    day,
     event_name,
     event_path,
     kind_label,
     state_of,
 )
-from dashboards.series import NOT_RUN, OK, SILENT_STATES, STATE_CODE, STATES
+from dashboards.series import (
+    BUILD_FAILED,
+    COMPILE_FAILED,
+    CRASHED,
+    NOT_RUN,
+    OK,
+    SILENT_STATES,
+    STATE_CODE,
+    STATES,
+    WRONG,
+)
 from dashboards.text import change as percent
 
 LISTED_EVENTS = 200
@@ -33,6 +45,13 @@ NEW = 20
 # The heat map's data file stays below this, by leaving out the oldest commits.
 HEAT_BYTES = 600_000
 BASELINE = 20
+# What a cell of the heat map, which is narrow, says of a baseline without a number.
+WAS = {
+    WRONG: "was wrong",
+    COMPILE_FAILED: "no compile",
+    CRASHED: "crashed",
+    BUILD_FAILED: "no build",
+}
 
 
 def render(view: View, foot: Markup) -> str:
@@ -63,21 +82,11 @@ def verdict(view: View) -> Markup:
     wrong = [one for one in view.statuses if one.wrong]
     slower = [one for one in view.alarms if one.kind == REGRESSION]
     newest = max(view.newest.values(), default=-1)
-    where = None
-    if newest >= 0:
-        commit = view.history.commits[newest]
-        where = tag(
-            "p",
-            "Newest measured commit: ",
-            tag("code", commit.hash[:10]),
-            " ",
-            text(commit.subject, 100),
-            class_="dim",
-        )
+    where = _newest_results(view)
     if not wrong and not slower:
-        sentence = tag(
-            "p", tag("b", "✓ Nothing is wrong. "), "No open regression, no failing kernel.", class_="good"
-        )
+        late = " in the newest results of each machine" if any(map(view.behind, view.newest.values())) else ""
+        calm = tag("b", f"✓ Nothing is wrong{late}. ")
+        sentence = tag("p", calm, "No open regression, no failing kernel.", class_="good")
         return tag("div", sentence, where, class_="verdict")
     said = []
     if wrong:
@@ -93,9 +102,35 @@ def verdict(view: View) -> Markup:
     return tag("div", tag("p", tag("b", "✗ " + "; ".join(said)), class_="bad"), where, class_="verdict alarm")
 
 
+def _newest_results(view: View) -> Markup | None:
+    """Of each machine and kind of number the newest commit with results, and how old that is."""
+    lines = []
+    for (machine, modelled), at in sorted(view.newest.items(), key=lambda one: (-one[1], one[0])):
+        if at < 0:
+            continue
+        commit, behind = view.history.commits[at], view.behind(at)
+        late = f", {behind} commit{'s' * (behind != 1)} older than the newest with results" if behind else ""
+        lines.append(
+            tag(
+                "li",
+                f"{'modelled' if modelled else 'measured'} on ",
+                text(machine, 60),
+                ": ",
+                tag("code", commit.hash[:10]),
+                tag("b", late) if late else None,
+                " ",
+                text(commit.subject, 100),
+                f", {day(commit)}" if commit.date else None,
+            )
+        )
+    if not lines:
+        return None
+    return tag("div", "Newest results:", tag("ul", lines, class_="plain"), class_="dim")
+
+
 def notices(view: View) -> Markup:
     """What the reader must know of the data itself."""
-    return join(tag("p", text(one, 600), class_="notice", role="note") for one in view.notices)
+    return join(tag("p", prose(one, 600), class_="notice", role="note") for one in view.notices)
 
 
 def _filters(view: View) -> Markup:
@@ -211,7 +246,7 @@ def _event_row(view: View, event: Event) -> Markup:
         tag("td", range_text(view, event)),
         tag("td", state_of(event)),
         tag("td", "confirmed" if sure else "not confirmed", title=why),
-        tag("td", text(suspect(view, event), 160)),
+        tag("td", prose(suspect(view, event))),
         data_family=data.shown(kernel.family),
         data_op=data.shown(event.op),
         data_device=data.shown(event.machine),
@@ -223,7 +258,7 @@ def _event_row(view: View, event: Event) -> Markup:
 
 
 def _states(view: View) -> Markup:
-    parts: list[object] = [tag("h2", "States now", id="states")]
+    parts: list[object] = [tag("h2", "States at the newest results", id="states")]
     for modelled, word in reversed(MODEL_OR_NOT):
         kind = word.lower()
         if not any(one.modelled == modelled for one in view.history.series):
@@ -243,7 +278,9 @@ def _states(view: View) -> Markup:
             )
             for one in STATES
         ]
-        parts.append(tag("p", tag("span", kind, class_=f"badge {kind}"), " ", chips, class_="chips"))
+        parts.append(
+            tag("p", tag("span", kind, class_=f"badge {kind}"), " ", chips, _age(view, modelled), class_="chips")
+        )
     loud = [one for one in view.statuses if one.state != OK]
     if loud:
         parts.append(
@@ -255,6 +292,19 @@ def _states(view: View) -> Markup:
             )
         )
     return tag("section", parts)
+
+
+def _age(view: View, modelled: bool) -> Markup:
+    """How old the states of one kind of number are."""
+    places = [at for (_, kind), at in view.newest.items() if kind == modelled and at >= 0]
+    if len(places) != 1:
+        most = max((view.behind(at) for at in places), default=0)
+        return tag(
+            "small", f"{len(places)} machines" + f", at most {most} commits behind" * bool(most), class_="dim"
+        )
+    behind = view.behind(places[0])
+    late = f", {behind} commit{'s' * (behind != 1)} behind" if behind else ""
+    return tag("small", "at ", tag("code", view.history.commits[places[0]].hash[:10]), late, class_="dim")
 
 
 def heat_rows(view: View) -> list[dict[str, Any]]:
@@ -281,6 +331,8 @@ def heat_data(view: View) -> str:
         "heat",
         {
             "commits": [[one.hash[:10], data.shown(one.subject, 60)] for one in view.history.commits[start:]],
+            "states": STATES,
+            "was": [WAS.get(state, "new") for state in STATES],
             "rows": [
                 [
                     one["kind"],
@@ -291,11 +343,17 @@ def heat_data(view: View) -> str:
                     view.history.series[one["row"]].direction,
                     data.numbers(view.history.value[one["row"], start:]),
                     round(view.noise.get(one["row"], 0.0), 5),
+                    _runs(view.history.state[one["row"], start:]),
                 ]
                 for one in rows
             ],
         },
     )
+
+
+def _runs(states: np.ndarray) -> list[list[int]]:
+    """[column, state] wherever the state changes."""
+    return [[int(at), int(states[at])] for at in np.flatnonzero(np.diff(states.astype(int), prepend=-1))]
 
 
 def _heat(view: View) -> list[Markup]:
@@ -373,8 +431,10 @@ def _heat(view: View) -> list[Markup]:
                 controls,
                 tag(
                     "p",
-                    "Newest commit against the baseline; ▲ worse, ▼ better, = no change, "
-                    "≈ within the noise of the run, ✗ not ok.",
+                    "Its newest commit, ",
+                    tag("code", history.commits[newest].hash[:10]),
+                    ", against the baseline; ▲ worse, ▼ better, = no change, ≈ within the noise of the run, "
+                    "✗ not ok, · not run or unsupported; new: that was so at the baseline.",
                     class_="dim legend",
                 ),
                 body,
@@ -394,9 +454,11 @@ def _cell(view: View, row: int, base: int, newest: int, path: str, case: str) ->
         if state not in SILENT_STATES:
             tone += " fails"
     else:
-        change = (now - before) / before if before else (0.0 if now == before else float("nan"))
-        said, tone = tone_of(change, one.direction, noise)
-        title = f"{case}: {quantity(before, one.unit)} → {quantity(now, one.unit)}"
+        change = relative(float(before), float(now))
+        was = history.state_name(row, base)
+        said, tone = tone_of(change, one.direction, noise, was)
+        then = quantity(before, one.unit) if was in (OK, NOT_RUN) else was
+        title = f"{case}: {then} → {quantity(now, one.unit)}"
         if said == "≈":
             title += f", {percent(change)}, which is noise up to {100 * noise:.1f} %"
     return tag(
@@ -410,10 +472,13 @@ def _cell(view: View, row: int, base: int, newest: int, path: str, case: str) ->
     )
 
 
-def tone_of(change: float, direction: str, noise: float = 0.0) -> tuple[str, str]:
-    """What a cell says and how strong it looks; a change up to `noise` is none that the run could show."""
+def tone_of(change: float, direction: str, noise: float = 0.0, was: str = NOT_RUN) -> tuple[str, str]:
+    """What a cell says and how strong it looks; a change up to `noise` is none that the run could show.
+
+    Without a number at the baseline, it is the state that it had there: `was`.
+    """
     if change != change:
-        return "new", "tone0"
+        return WAS.get(was, "new"), "tone0"
     if abs(change) < 5e-4:
         return "=", "tone0"
     if abs(change) <= noise:

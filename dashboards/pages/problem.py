@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dashboards.pages.markup import page, tag, text
+from dashboards.pages.markup import page, prose, tag, text
 from dashboards.pages.view import View
 
 
 def render(view: View, *, example: bool = False) -> str:
     """Says what is missing and what to do; `example` when there are pages of the example beside."""
-    lines = [text(one, 1000) for one in view.notices]
+    lines = [prose(one, 1000) for one in view.notices]
     lines += [text(f"{one.path}: {one.reason}", 600) for one in view.history.problems[:50]]
     return page(
         "No results",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import gzip
+import json
 import re
 import zlib
 from collections.abc import Sequence
@@ -19,6 +20,9 @@ MAX_COMMITS = 50
 MAX_CODE_LINES = 3000
 MAX_CODE_BYTES = 8 << 20
 CONTEXT = 3
+MAX_SENTENCES = 20
+# Of a results folder: {"code before, a space, code after": sentences}, for machines without the compiled kernels.
+EXPLAINED = "explained.json"
 CODE = re.compile(r"[0-9a-f]{8,64}\Z")
 
 
@@ -95,8 +99,31 @@ def _kept(results: Path | None, name: str) -> str:
         return ""
 
 
+def explained(before: str, after: str, results: Path | None = None) -> tuple[str, ...]:
+    """Why two compiled forms differ, in sentences: of the compiler's cache, else of the results folder."""
+    return explained_here(before, after) or recorded(before, after, results)
+
+
+def recorded(before: str, after: str, results: Path | None) -> tuple[str, ...]:
+    """The sentences that came with the results, none where there are none."""
+    place = results / EXPLAINED if results else None
+    if place is None or not place.is_file():
+        return ()
+    said = _recorded(place, place.stat().st_mtime_ns).get(f"{before} {after}", ())
+    return tuple(str(one) for one in said[:MAX_SENTENCES]) if isinstance(said, list) else ()
+
+
+@functools.lru_cache(maxsize=4)
+def _recorded(place: Path, _changed: int) -> dict[str, object]:
+    try:
+        found = json.loads(place.read_text(errors="replace"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 @functools.lru_cache(maxsize=1024)
-def explained(before: str, after: str) -> tuple[str, ...]:
+def explained_here(before: str, after: str) -> tuple[str, ...]:
     """Sentences of `ascend_model.explain` on two code hashes, none where the compiled kernels are not here."""
     try:
         from ascend_model.explain import explain_codes

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from dashboards.events import BOUNDARY, REGRESSION, STATE, Event
 from dashboards.pages.markup import Markup
 from dashboards.repository import Commit
 from dashboards.results import Detail, History
-from dashboards.series import NOT_RUN, OK, SILENT_STATES, STATE_CODE, STATES, Series
+from dashboards.series import NOT_RUN, OK, SILENT_STATES, STATE_CODE, STATES, UNSUPPORTED, Series
 from dashboards.trust import noise_floors
 
 # The metric that stands for a kernel where only one is shown, best first.
@@ -110,6 +111,10 @@ class View:
             found[key] = max(found.get(key, -1), int(self.last[row]))
         return found
 
+    def behind(self, at: int) -> int:
+        """How many commits with results are newer than a column."""
+        return len(self.history.commits) - 1 - at
+
     @functools.cached_property
     def noise(self) -> dict[int, float]:
         """Relative change below which a series' run at its machine's newest commit cannot tell one from none."""
@@ -177,6 +182,32 @@ class View:
         """Events that somebody has to act on, and that nothing has undone."""
         return tuple(one for one in self.events if one.alarm and one.open)
 
+    @functools.cached_property
+    def beside(self) -> dict[tuple[str, str, str], list[Event]]:
+        """Events of each suite, implementation and machine."""
+        found: dict[tuple[str, str, str], list[Event]] = {}
+        for one in self.events:
+            found.setdefault((one.suite, one.impl, one.machine), []).append(one)
+        return found
+
+    def reason(self, row: int, at: int) -> str:
+        """Why a series has the state it has at a column; where no word was kept, what else is known."""
+        history, state = self.history, self.history.state_name(row, at)
+        kept = history.detail(row, at).reason
+        if kept or state == OK:
+            return kept
+        known = "the run skipped it" if state == UNSUPPORTED else "no result" if state == NOT_RUN else "it ended"
+        told = f"{known} and kept no reason"
+        others = np.flatnonzero(~np.isin(history.state[row, :at], (STATE_CODE[state], STATE_CODE[NOT_RUN])))
+        if not others.size:
+            return f"{told}, nor has it ever been anything else"
+        last = int(others[-1])
+        before = history.detail(row, last).reason
+        return (
+            f"{told}; {history.state_name(row, last)} at {history.commits[last].hash[:10]}"
+            + f": {before}" * bool(before)
+        )
+
     def commit(self, name: str) -> Commit:
         at = self.columns.get(name)
         return Commit(name) if at is None else self.history.commits[at]
@@ -225,6 +256,11 @@ def faced(event: Event) -> Event:
     face = min(known, key=lambda one: (LEADING.index(one.metric), -abs(one.size)))
     others = tuple(dataclasses.replace(one, members=()) if one.members else one for one in some if one is not face)
     return dataclasses.replace(face, members=others)
+
+
+def day(commit: Commit) -> str:
+    """Its date for people; empty where that is not known."""
+    return datetime.fromtimestamp(commit.date / 1000, timezone.utc).strftime("%Y-%m-%d") if commit.date else ""
 
 
 def event_name(event: Event) -> str:

@@ -9,11 +9,19 @@
   const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
   const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "x-thin-open", "star", "pentagon", "cross"];
 
-  const layout = (more) => ({
-    margin: {l: 80, r: 20, t: 18, b: 50}, height: 380, hovermode: "closest", dragmode: "zoom",
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+  const SIDES = 100, UNDER = 58, PLOT = 290, ENTRY = 19, LABEL = 72;
+  // The legend lies below the axis' title and gets as much height as its rows need, so that it never scrolls.
+  const legendHeight = (lines, width) => {
+    const names = lines.filter((line) => line.showlegend !== false).map((line) => line.name.length);
+    if (names.length < 2) return 0;
+    const across = Math.max(1, Math.floor((width - SIDES) / (50 + 7 * Math.max(...names))));
+    return ENTRY * Math.ceil(names.length / across) + 8;
+  };
+  const layout = (lines, width, more) => ({
+    margin: {l: 80, r: 20, t: 18, b: UNDER + legendHeight(lines, width)}, height: 18 + PLOT + UNDER + legendHeight(lines, width),
+    hovermode: "closest", dragmode: "zoom", paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: {color: colour("--fg"), family: "system-ui, sans-serif", size: 12},
-    legend: {orientation: "h", y: -0.18, font: {size: 12}}, uirevision: "keep", ...more,
+    legend: {orientation: "h", yref: "container", y: 0, yanchor: "bottom", maxheight: 2000, font: {size: 12}}, uirevision: "keep", ...more,
   });
   const axis = (title, more) => ({
     title: {text: title, standoff: 8}, gridcolor: colour("--line"), zerolinecolor: colour("--line"), linecolor: colour("--line"),
@@ -21,12 +29,35 @@
   });
   const OPTIONS = {displaylogo: false, responsive: true, displayModeBar: "hover", doubleClick: "reset",
     modeBarButtonsToRemove: ["select2d", "lasso2d", "toImage", "sendDataToCloud"]};
-  const draw = (place, traces, how) => Plotly.react(place, traces, how, OPTIONS);
+  const draw = (place, traces, how) => Plotly.react(place, traces, layout(traces, place.clientWidth, how), OPTIONS);
 
-  const commitAxis = (names, title) => {
-    const step = Math.max(1, Math.ceil(names.length / 9));
-    const at = names.map((_, index) => index).filter((index) => index % step === 0 || index === names.length - 1);
-    return axis(title, {tickmode: "array", tickvals: at, ticktext: at.map((index) => plain(names[index])), tickangle: 0, showgrid: false});
+  // Commits to name between two places of the axis: as many as fit beside each other, the last one always.
+  const ticks = (names, width, from = -0.05 * names.length, to = 1.05 * names.length - 1) => {
+    const first = Math.max(0, Math.ceil(from)), last = Math.min(names.length - 1, Math.floor(to));
+    const step = Math.max(1, Math.ceil(LABEL * (to - from) / Math.max(width - SIDES, LABEL)));
+    const at = [];
+    for (let index = first; index <= last - step; index += step) at.push(index);
+    if (last >= first) at.push(last);
+    return {tickvals: at, ticktext: at.map((index) => plain(names[index]))};
+  };
+  const commitAxis = (names, title, place) =>
+    axis(title, {tickmode: "array", ...ticks(names, place.clientWidth), tickangle: 0, showgrid: false, zeroline: false});
+  // Another width or a zoom leaves room for other names.
+  const follow = (place, names) => {
+    const renew = () => {
+      const shown = place.layout.xaxis, [from, to] = shown.autorange === false ? shown.range : [];
+      const fit = ticks(names, place.clientWidth, from, to);
+      if (fit.tickvals.join() === shown.tickvals.join()) return;
+      Plotly.relayout(place, {"xaxis.tickvals": fit.tickvals, "xaxis.ticktext": fit.ticktext});
+    };
+    place.on("plotly_relayout", renew);
+    let width = place.clientWidth;
+    new ResizeObserver(() => {
+      if (place.clientWidth === width || !place.clientWidth) return;
+      width = place.clientWidth;
+      const {margin, height} = layout(place.data, width);
+      Plotly.relayout(place, {margin, height}).then(renew);
+    }).observe(place);
   };
 
   // One series as plotly traces: the line, and the 99 % interval as a band where there is one.
@@ -111,9 +142,10 @@
       const labels = marks.slice(-8).map((one) => ({x: one.at - 0.5, yref: "paper", y: 1, text: plain(one.kind), showarrow: false, xanchor: "left", font: {size: 10, color: colour("--dim")}}));
       const range = control("zero").checked ? {rangemode: "tozero"} : {};
       await draw(place, lines.concat(doubtful(shown), failures(shown, states, Number.isFinite(lowest) ? lowest : 0)),
-        layout({xaxis: commitAxis(hashes, "commit, oldest first"), yaxis: axis(yTitle(shown[0]), range), shapes, annotations: labels}));
+        {xaxis: commitAxis(hashes, "commit, oldest first", place), yaxis: axis(yTitle(shown[0]), range), shapes, annotations: labels});
       if (!wired) {
         wired = true;
+        follow(place, hashes);
         const tell = describe(said, hashes, commits.subject, states);
         place.on("plotly_hover", tell);
         place.on("plotly_click", tell);
@@ -153,7 +185,7 @@
       {x: points.map((one) => one[1]), y: points.map((one) => one[2]), text: points.map((one) => plain(one[0])), mode: "markers",
         name: "cases", marker: {size: 9, color: colour("--c0")}, hovertemplate: "%{text}: %{x} B, %{y} cycles<extra></extra>"},
       {x: [least / 2, most * 2], y: [least / 2 / rate, most * 2 / rate], mode: "lines", name: "roof: full memory bandwidth", line: {color: colour("--c1"), dash: "dash"}, hoverinfo: "skip"},
-    ], layout({xaxis: axis("bytes moved, B (modelled)", {type: "log"}), yaxis: axis("time, cycles (modelled), lower is better", {type: "log"})}));
+    ], {xaxis: axis("bytes moved, B (modelled)", {type: "log"}), yaxis: axis("time, cycles (modelled)<br>lower is better", {type: "log"})});
     document.addEventListener("themechange", paint);
     return paint();
   };
@@ -170,11 +202,12 @@
       const shapes = [{type: "rect", x0: data.good + 0.5 - (data.good === data.bad ? 1 : 0), x1: data.bad - 0.5 + (data.bad - data.good === 1 ? 0.06 : 0), yref: "paper", y0: 0, y1: 1,
         fillcolor: colour("--focus"), opacity: 0.35, line: {color: colour("--focus"), width: 1}}];
       await draw(place, lines.concat(failures(data.series.slice(0, BAD), states, finite.length ? Math.min(...finite) : 0)),
-        layout({xaxis: commitAxis(names, "commit, oldest first; the change lies in the marked range"), yaxis: axis(yTitle(data.series[0])), shapes}));
+        {xaxis: commitAxis(names, "commit, oldest first;<br>the change lies in the marked range", place), yaxis: axis(yTitle(data.series[0])), shapes});
       place.dataset.drawn = "yes";
     };
     document.addEventListener("themechange", paint);
     await paint();
+    follow(place, names);
     const tell = describe(said, names, data.commits.map((one) => one[1]), states);
     place.on("plotly_hover", tell);
     place.on("plotly_click", tell);

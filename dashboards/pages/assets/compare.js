@@ -2,7 +2,7 @@
 // The table of the compare page, from the data files of two commits.
 (() => {
   document.addEventListener("DOMContentLoaded", async () => {
-    const hashes = JSON.parse(document.body.dataset.commits);
+    const hashes = JSON.parse(document.body.dataset.commits), places = JSON.parse(document.body.dataset.places);
     const names = await perf.get("series", "data/series.js");
     const place = document.getElementById("compared"), said = document.getElementById("match-count");
     const search = document.getElementById("search");
@@ -18,6 +18,25 @@
       }
     }
     const text = (at) => names.texts[at];
+    const measured = (side) => (places.find(([machine, env]) => machine === pick(side, "machine").value && env === pick(side, "env").value) || [])[2];
+    // An environment belongs to a machine: another machine brings its own newest one along.
+    const settle = (side) => {
+      const own = places.filter(([machine]) => machine === pick(side, "machine").value).map(([, env]) => env);
+      if (own.length && !own.includes(pick(side, "env").value)) pick(side, "env").value = own[0];
+      const have = new Set(measured(side));
+      for (const option of pick(side, "commit").options) {
+        option.dataset.name = option.dataset.name || option.textContent;
+        option.textContent = option.dataset.name + (have.has(Number(option.value)) ? "" : " (no results here)");
+      }
+    };
+    // Why two sides without a value in common have none.
+    const missing = (side) => {
+      const at = Number(pick(side, "commit").value), have = measured(side), where = pick(side, "machine").value;
+      if (!have) return side + ": there are no series of " + where + " in this environment.";
+      if (have.includes(at)) return "";
+      const newest = have.length ? "; the newest commit that has some is " + hashes[have[have.length - 1]].slice(0, 10) : ", nor has any other commit";
+      return side + ": " + hashes[at].slice(0, 10) + " has no results on " + where + " in this environment" + newest + ".";
+    };
     const read = async (side) => {
       const hash = hashes[Number(pick(side, "commit").value)];
       const values = perf.numbers(await perf.get("at/" + hash, "data/at/" + hash + ".js"));
@@ -31,15 +50,18 @@
     let turn = 0;
     const update = async () => {
       const mine = ++turn;
+      for (const side of ["A", "B"]) settle(side);
       const [before, after] = await Promise.all([read("A"), read("B")]);
       if (mine !== turn) return;
       const lines = [];
+      let compared = 0;
       for (const [key, b] of after) {
         const a = before.get(key);
         if (b.row[10] && !twins.checked) continue;
         const va = a ? a.value : NaN, vb = b.value;
         if (!Number.isFinite(va) && !Number.isFinite(vb)) continue;
-        const change = va ? (vb - va) / va : va === vb ? 0 : NaN;
+        compared += Number.isFinite(va) && Number.isFinite(vb);
+        const change = (vb - va) / va || (va === vb ? 0 : NaN);
         if (only.checked && Math.abs(change) < 5e-4) continue;
         const bad = b.row[8] ? change < 0 : change > 0;
         lines.push({row: b.row, va, vb, change, bad, words: [1, 2, 3, 4].map((at) => text(b.row[at])).join(" ").toLowerCase()});
@@ -48,8 +70,11 @@
       const kept = lines.filter((one) => words.every((word) => one.words.includes(word)));
       kept.sort((a, b) => Number(b.bad) - Number(a.bad) || Math.abs(b.change || 0) - Math.abs(a.change || 0));
       place.replaceChildren(...[1, 0].map((modelled) => section(modelled, kept.filter((one) => one.row[9] === modelled))).filter(Boolean));
-      if (!kept.length) place.replaceChildren(perf.element("p", {}, after.size && before.size ? "Nothing differs." : "One side has no results on this machine and environment."));
-      said.textContent = kept.length + " of " + after.size + " series";
+      const gaps = ["A", "B"].map(missing).filter(Boolean);
+      const why = gaps.length ? gaps : ["no series" + (twins.checked ? "" : " beside the twins'") + " has a value on both sides."];
+      if (!compared) place.prepend(perf.element("p", {class: "notice"}, "Nothing could be compared. " + why.join(" ")));
+      else if (!kept.length) place.replaceChildren(perf.element("p", {}, lines.length ? "No series matches the search." : "Nothing differs in " + compared + " series."));
+      said.textContent = compared ? kept.length + " shown, " + compared + " series compared" : "nothing compared";
       perf.writeHash({A: hashes[Number(pick("A", "commit").value)].slice(0, 12), B: hashes[Number(pick("B", "commit").value)].slice(0, 12),
         Amachine: pick("A", "machine").value, Bmachine: pick("B", "machine").value, Aenv: pick("A", "env").value, Benv: pick("B", "env").value});
       document.documentElement.dataset.ready = "compared";

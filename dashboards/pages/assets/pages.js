@@ -173,8 +173,8 @@ const perf = (() => {
     const tables = [...document.querySelectorAll("table.heat")];
     if (!tables.length) return;
     const data = await perf.get("heat", "data/heat.js");
-    const rows = data.rows.map(([kind, metric, machine, slug, name, better, packed, noise]) =>
-      ({kind, metric, machine, slug, name, better, noise, values: perf.numbers(packed)}));
+    const rows = data.rows.map(([kind, metric, machine, slug, name, better, packed, noise, states]) =>
+      ({kind, metric, machine, slug, name, better, noise, states, values: perf.numbers(packed)}));
     for (const table of tables) {
       const last = data.commits.findIndex(([hash]) => hash === table.dataset.newest);
       const form = table.closest("section").querySelector("form");
@@ -188,7 +188,7 @@ const perf = (() => {
           for (const cell of line.querySelectorAll(".cell")) {
             const one = rows.find((row) => row.kind === table.dataset.kind && row.machine === table.dataset.machine
               && row.slug === line.dataset.slug && row.metric === metric.value && row.name === cell.dataset.case);
-            paint(cell, one, Number(base.value), last);
+            paint(cell, one, Number(base.value), last, data);
           }
         }
       };
@@ -196,13 +196,13 @@ const perf = (() => {
       form.addEventListener("submit", (event) => event.preventDefault());
     }
   };
-  const paint = (cell, one, base, last) => {
+  const paint = (cell, one, base, last, data) => {
     if (cell.classList.contains("fails")) return;
     let said = "·", tone = "tone0", title = cell.dataset.case + ": no value";
     if (one && one.values && Number.isFinite(one.values[last])) {
       const now = one.values[last], before = one.values[base];
-      const change = before ? (now - before) / before : now === before ? 0 : NaN;
-      if (Number.isNaN(change)) said = "new";
+      const change = now === before ? 0 : (now - before) / Math.abs(before), [, was] = one.states.filter(([at]) => at <= base).pop();
+      if (Number.isNaN(change)) said = data.was[was];
       else if (Math.abs(change) < 5e-4) said = "=";
       else if (Math.abs(change) <= one.noise) said = "≈";
       else {
@@ -211,7 +211,8 @@ const perf = (() => {
         said = (bad ? "▲" : "▼") + perf.percent(change);
         tone = (bad ? "worse" : "better") + step;
       }
-      title = cell.dataset.case + ": " + perf.quantity(before, "") + " → " + perf.quantity(now, "");
+      const then = data.was[was] === "new" ? perf.quantity(before, "") : data.states[was];
+      title = cell.dataset.case + ": " + then + " → " + perf.quantity(now, "");
       if (said === "≈") {
         title += ", " + perf.percent(change) + ", which is noise up to " + (100 * one.noise).toFixed(1) + " %";
       }
