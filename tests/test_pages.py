@@ -849,6 +849,36 @@ def test_all_failed(tmp_path):
     assert "4 cases of kernels failing" in text or "2 cases of kernels failing" in text
 
 
+def test_nothing_is_described_yet(tmp_path):
+    """The first steps in a repository: `init` and `run`, which measures nothing."""
+    (commit,) = asv.repository(tmp_path / "repo", ["only"])
+    results = tmp_path / "results"
+    asv.benchmarks_file(results, {asv.MODELLED: "cycles (modelled)"})
+    asv.result_file(results, commit, {asv.MODELLED: asv.row([float("nan")] * 4)})
+    asv.states_file(results, commit, [asv.state_line(commit, state="not run", reason="not described yet: line 7")])
+    build.build(results, tmp_path / "repo", tmp_path / "site", cache=None)
+    text = read(tmp_path / "site").text
+    assert "not described yet: line 7" in text
+
+
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        ({"--results": "nope"}, "there is no folder"),
+        ({"--head": "nope"}, "unknown revision 'nope'"),
+        ({"--repo": "nope"}, "unknown revision 'HEAD'"),
+    ],
+)
+def test_what_was_named_has_to_be_there(plain, tmp_path, named, words, capsys):
+    given = {"--results": plain.results, "--repo": plain.repo, "--out": tmp_path / "site"}
+    given |= {name: tmp_path / value if name != "--head" else value for name, value in named.items()}
+    arguments = [str(one) for pair in given.items() for one in pair]
+    assert cli.main(["dashboard", *arguments, "--quiet"]) == 4
+    said = capsys.readouterr().err
+    assert words in said and "Traceback" not in said
+    assert not (tmp_path / "site").exists() and not (tmp_path / "nope").exists()
+
+
 def test_results_of_another_project(plain, tmp_path):
     asv.repository(tmp_path / "repo", ["something else"])
     site = built(plain, tmp_path / "site", repo=tmp_path / "repo")

@@ -18,7 +18,7 @@ from dashboards.events import Event, find_events, group_events
 from dashboards.pages import compare, compilers, data, event, example, feed, health, kernel, overview, problem
 from dashboards.pages.markup import Markup, visible
 from dashboards.pages.view import Kernel, View, event_name, event_path, faced, kernels_of
-from dashboards.repository import RepositoryError
+from dashboards.repository import RepositoryError, resolve
 from dashboards.results import History, ResultsError, load
 
 EXAMPLES = """examples:
@@ -62,6 +62,15 @@ def run(given: argparse.Namespace) -> int:
     repo = Path(given.repo) if given.repo else repository_of(given.config)
     out = Path(given.out) if given.out else results.parent / "site"
     os.environ.setdefault("ASCEND_PERF_CACHE", str((results.parent / "cache").resolve()))
+    # What was named has to be there; of what was not, the page says what is missing.
+    try:
+        if given.results and not results.is_dir():
+            raise SiteError(f"there is no folder {visible(str(results))}")
+        if given.repo or given.head != "HEAD":
+            resolve(repo, given.head)
+    except (SiteError, RepositoryError) as error:
+        print(f"ascend-perf dashboard: {error}", file=sys.stderr)
+        return USAGE
     try:
         with progress(given.quiet) as step:
             build(results, repo, out, head=given.head, fresh=given.fresh, step=step)
@@ -73,7 +82,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 class SiteError(Exception):
-    """The site cannot be written where it was asked for."""
+    """The site cannot be made of what was named, or not where."""
 
 
 def repository_of(config: str) -> Path:

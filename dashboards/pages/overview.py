@@ -372,6 +372,8 @@ def _heat(view: View) -> list[Markup]:
         # Commits that this machine measured: another one's say nothing of it.
         ran = history.state[[one["row"] for one in some]] != STATE_CODE[NOT_RUN]
         measured = np.flatnonzero(ran.any(axis=0))
+        if not len(measured):  # the first steps: nothing is described yet
+            continue
         newest = int(measured[-1])
         base = int(measured[max(0, len(measured) - 1 - BASELINE)])
         lines = []
