@@ -8,7 +8,10 @@ import sys
 from typing import NamedTuple
 
 USAGE = 4  # exit code of a usage or environment error, in every subcommand
-OURS = ("ascend_kernels", "ascend_model", "ascend_pytest", "dashboards")
+NEEDED = (
+    "asv", "asv_runner", "fsspec", "ml_dtypes", "numpy", "plotly", "pybind11", "ray", "rich", "tomli", "torch",
+    "triton", "xxhash",
+)  # fmt: skip
 
 
 class Command(NamedTuple):
@@ -54,15 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
             try:
                 module = importlib.import_module(command.module)
             except ModuleNotFoundError as error:
-                package = (error.name or "").partition(".")[0]
-                if package in OURS or not package:
-                    raise
-                print(
-                    f"ascend-perf {name}: this Python ({sys.executable}) has no package {package}; "
-                    f"`ascend-perf doctor` says what is missing",
-                    file=sys.stderr,
-                )
-                return USAGE
+                return _without(name, error)
             module.add_arguments(one)
             one.set_defaults(run=module.run)
     try:
@@ -76,12 +71,24 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         return 0
+    except ModuleNotFoundError as error:
+        return _without(str(chosen), error)
     except Exception as error:
         spec = sys.modules.get("ascend_kernels.harness.spec")
         if spec is None or not isinstance(error, spec.NotDescribed):
             raise
         print(f"ascend-perf {chosen}: {error}", file=sys.stderr)
         return USAGE
+
+
+def _without(command: str, error: ModuleNotFoundError) -> int:
+    """Say which package this Python lacks; raises the error where it is no package that we need."""
+    package = (error.name or "").partition(".")[0]
+    if package not in NEEDED:
+        raise error
+    words = f"this Python ({sys.executable}) has no package {package}; `ascend-perf doctor` says what is missing"
+    print(f"ascend-perf {command}: {words}", file=sys.stderr)
+    return USAGE
 
 
 def _version() -> str:

@@ -7,6 +7,7 @@ alone.  Nothing on the device is set, and nothing is installed.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -81,9 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """0 some mode works, or the one asked for; 1 none does."""
-    from rich.console import Console
-
-    with Console(stderr=True).status("asking torch, drivers and compilers"):
+    with _waiting("asking torch, drivers and compilers"):
         host = gather()
     checks = examine(host)
     working = modes(checks)
@@ -99,23 +98,36 @@ def run(given: argparse.Namespace) -> int:
 
 def show(checks: list[Check], working: list[str], wanted: list[str]) -> None:
     """The checks for people, one block a mode."""
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(highlight=False, soft_wrap=True)
     colour = {OK: "green", MISSING: "yellow", WRONG: "red"}
     for mode in (COMMON, *wanted):
         works = "works" if mode in working else "does not work"
-        title = "Needed by all" if mode == COMMON else f"{MODES[mode]}: {works}"
-        console.print(Text(title, style="bold"))
+        _print(("Needed by all" if mode == COMMON else f"{MODES[mode]}: {works}", "bold"))
         for one in (one for one in checks if one.mode == mode):
             # Only what a mode cannot do without is loud.
             style = colour[one.state] if one.needed or one.state == OK else "dim"
-            line = Text(f"  {one.state:<8}", style=style).append(f"{one.name:<24}", style="default")
-            console.print(line.append(one.found or "-", style="default"))
+            _print((f"  {one.state:<8}", style), (f"{one.name:<24}{one.found or '-'}", ""))
             if one.advice:
-                console.print(Text(f"{'':10}{one.advice}"))
-    console.print(Text("works here: " + (", ".join(working) or "nothing yet; see what is missing above")))
+                _print((f"{'':10}{one.advice}", ""))
+    _print(("works here: " + (", ".join(working) or "nothing yet; see what is missing above"), ""))
+
+
+def _print(*parts: tuple[str, str]) -> None:
+    """A line of (text, style), in colours where rich is here: it is one of the things that are looked for."""
+    try:
+        from rich.console import Console
+        from rich.text import Text
+    except ImportError:
+        print("".join(text for text, _ in parts))
+    else:
+        Console(highlight=False, soft_wrap=True).print(Text.assemble(*parts))
+
+
+def _waiting(words: str) -> contextlib.AbstractContextManager[Any]:
+    try:
+        from rich.console import Console
+    except ImportError:
+        return contextlib.nullcontext()
+    return Console(stderr=True).status(words)
 
 
 def gather() -> Host:

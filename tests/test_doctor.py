@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from dashboards import cli, doctor
 from dashboards.doctor import MISSING, OK, WRONG, Host, examine, modes
 
+ROOT = Path(__file__).parent.parent
 BASE = {
     "torch": "2.7.1",
     "numpy": "2.1",
@@ -323,10 +325,18 @@ def test_a_package_of_ours_that_is_missing_is_named(without_ml_dtypes, capsys):
     assert checks["all", "ml_dtypes"]["state"] == MISSING and "pip install" in checks["all", "ml_dtypes"]["advice"]
 
 
-def test_a_command_says_which_package_is_missing(without_ml_dtypes, capsys):
-    assert cli.main(["run", "--help"]) == 4
-    said = capsys.readouterr().err
-    assert "has no package ml_dtypes" in said and "ascend-perf doctor" in said and "Traceback" not in said
+@pytest.mark.parametrize(
+    ("package", "arguments", "code", "words"),
+    [
+        ("rich", ["doctor", "--mode", "gpu"], 1, "NVIDIA GPU: does not work"),
+        ("ml_dtypes", ["run", "--help"], 4, "has no package ml_dtypes; `ascend-perf doctor` says"),
+        ("torch", ["model", "--list"], 4, "has no package torch; `ascend-perf doctor` says"),
+    ],
+)
+def test_without_a_package_a_command_works_or_says_so(package, arguments, code, words):
+    script = f"import sys; sys.modules[{package!r}] = None\nfrom dashboards import cli; sys.exit(cli.main(sys.argv[1:]))"
+    done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == code and words in done.stdout + done.stderr and "Traceback" not in done.stderr
 
 
 def test_this_host_without_a_device(capsys, monkeypatch, tmp_path):
