@@ -316,7 +316,7 @@ class Worker:
         process = self.process
         assert process is not None and process.stdin is not None and process.stdout is not None
         try:
-            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.write(json.dumps(request, ensure_ascii=False) + "\n")
             process.stdin.flush()
         except BrokenPipeError:
             return self._crashed()
@@ -333,21 +333,22 @@ class Worker:
                 "the kernel's file compiles kernels while it is imported, and the compiler's process imports it: "
                 'put that under `if __name__ == "__main__":`'
             )
-        environment = {k: v for k, v in os.environ.items() if k != "PYTHONSTARTUP"}
+        environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONSTARTUP", "PYTHONIOENCODING")}
         # Set, not removed: a kernel package that turns the interpreter on by itself leaves a set value alone.
         environment["TRITON_INTERPRET"] = "0"
         environment["TRITON_DISABLE_LINE_INFO"] = "false"
         environment[INSIDE] = "1"
         environment["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+        environment["PYTHONUTF8"] = "1"  # triton takes no other names of files, whatever the locale
         # The same search order as here: two copies of a package may be on it.
         environment["PYTHONPATH"] = os.pathsep.join(_import_path())
         # Not atexit, which is silent where a forked child ends: its worker would go on, waited for by nobody.
         multiprocessing.util.Finalize(None, self.stop, exitpriority=0)
-        self.errors = tempfile.TemporaryFile("w+")
+        self.errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
         self.process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("lower.py"))],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
-            text=True, env=environment,
+            encoding="utf-8", errors="surrogateescape", env=environment,
         )  # fmt: skip
 
     def _crashed(self) -> dict[str, Any]:
@@ -502,7 +503,7 @@ def _first_words(text: str, most: int = 40) -> str:
 
 
 def _digest(parts: list[str]) -> str:
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _read(record: Path) -> dict[str, Any] | None:

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from ascend_model.source import unescaped
+
 _FILE = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
 
 Place = tuple[str, int, int]
@@ -136,7 +138,7 @@ class _Reader:
         """The source line of the kernel's own file: a helper of triton's library stands for its caller."""
         if depth > 16:
             return None
-        places = [(m[1], int(m[2]), int(m[3])) for m in _FILE.finditer(text)]
+        places = [(unescaped(m[1]), int(m[2]), int(m[3])) for m in _FILE.finditer(text)]
         for alias in re.findall(r"#loc\d*", text):
             inner = self.resolve(self.aliases.get(alias, ""), depth + 1)
             if inner:

@@ -49,7 +49,7 @@ def load_kernel(request: dict[str, Any]):
             if not name.startswith(error.name or name):
                 raise
     if module is None or os.path.realpath(module.__file__ or "") != os.path.realpath(file):
-        name = "_ascend_model_file_" + hashlib.sha256(file.encode()).hexdigest()[:16]
+        name = "_ascend_model_file_" + hashlib.sha256(os.fsencode(file)).hexdigest()[:16]
         module = sys.modules.get(name)
         if module is None:
             spec = importlib.util.spec_from_file_location(name, file)
@@ -309,7 +309,7 @@ def lower(request: dict[str, Any]) -> dict[str, Any]:
         # not the values of names outside of the kernel.
         key = [source.hash(), request["file"], request["target"], options.hash(), repr(constants), version()]
         key += captured(kernel)
-        name = hashlib.sha256("\0".join(key).encode()).hexdigest()
+        name = hashlib.sha256("\0".join(key).encode("utf-8", "surrogateescape")).hexdigest()
         record = os.path.join(request["cache"], name[:2], name + ".json")
         kept = read(record)
         if kept is not None:

@@ -24,16 +24,16 @@ def unescaped(name: str) -> str:
     if "\\" not in name:
         return name
     found = _ESCAPE.sub(
-        lambda match: b"\\" if match[1] == b"\\" else bytes([int(match[1], 16)]), name.encode("utf-8", "replace")
+        lambda match: b"\\" if match[1] == b"\\" else bytes([int(match[1], 16)]), os.fsencode(name)
     )
-    return found.decode("utf-8", "replace")
+    return os.fsdecode(found)
 
 
 def escaped(name: str) -> str:
     """A file's name as MLIR text writes it."""
     return "".join(
         "\\\\" if byte == 0x5C else chr(byte) if 0x20 <= byte < 0x7F and byte != 0x22 else f"\\{byte:02X}"
-        for byte in name.encode("utf-8", "replace")
+        for byte in os.fsencode(name)
     )
 
 
@@ -57,7 +57,7 @@ def _read(file: str, path: tuple[str, ...]) -> tuple[str, ...]:
         place = os.path.join(root, file)
         try:
             return _lines(place, os.stat(place).st_mtime_ns)
-        except OSError:
+        except (OSError, ValueError):  # not there, or no name of a file here
             continue
     return ()
 

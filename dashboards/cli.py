@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import errno
 import importlib
+import os
 import sys
 from typing import NamedTuple
 
@@ -42,53 +45,61 @@ COMMANDS = {
 def main(arguments: list[str] | None = None) -> int:
     """Entry point of the console script; the exit code."""
     given = sys.argv[1:] if arguments is None else arguments
+    chosen = next((word for word in given if not word.startswith("-")), "")
+    for stream in (sys.stdout, sys.stderr):
+        # A name that the terminal's encoding lacks is no reason to stop.
+        with contextlib.suppress(AttributeError, ValueError, OSError):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    try:
+        code = _run(given, chosen)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        print("ascend-perf: stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w")  # Python flushes it once more at its end
+        return 0
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in NEEDED:
+            raise
+        words = f"this Python ({sys.executable}) has no package {error.name}; see `ascend-perf doctor`"
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        with contextlib.suppress(OSError):
+            sys.stdout.close()
+        words = f"no space is left for {error.filename or 'the output'}"
+    except Exception as error:
+        spec = sys.modules.get("ascend_kernels.harness.spec")
+        if spec is None or not isinstance(error, spec.NotDescribed):
+            raise
+        words = str(error)
+    print(f"ascend-perf {chosen}: {words}", file=sys.stderr)
+    return USAGE
+
+
+def _run(given: list[str], chosen: str) -> int:
+    """Read the arguments and do what they say."""
     parser = argparse.ArgumentParser(
         prog="ascend-perf",
         description="Which Triton kernel got slower or wrong on Ascend: since which commit and compiler, and why.",
     )
     parser.add_argument("--version", action="version", version=_version())
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    chosen = next((word for word in given if not word.startswith("-")), None)
     for name, command in COMMANDS.items():
         one = commands.add_parser(
             name, help=command.help, description=command.help, formatter_class=argparse.RawDescriptionHelpFormatter
         )
         if name == chosen:
-            try:
-                module = importlib.import_module(command.module)
-            except ModuleNotFoundError as error:
-                return _without(name, error)
+            module = importlib.import_module(command.module)
             module.add_arguments(one)
             one.set_defaults(run=module.run)
     try:
         parsed = parser.parse_args(given)
     except SystemExit as leaving:
         return USAGE if leaving.code not in (0, None) else 0
-    try:
-        return int(parsed.run(parsed))
-    except KeyboardInterrupt:
-        print("ascend-perf: stopped", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        return 0
-    except ModuleNotFoundError as error:
-        return _without(str(chosen), error)
-    except Exception as error:
-        spec = sys.modules.get("ascend_kernels.harness.spec")
-        if spec is None or not isinstance(error, spec.NotDescribed):
-            raise
-        print(f"ascend-perf {chosen}: {error}", file=sys.stderr)
-        return USAGE
-
-
-def _without(command: str, error: ModuleNotFoundError) -> int:
-    """Say which package this Python lacks; raises the error where it is no package that we need."""
-    package = (error.name or "").partition(".")[0]
-    if package not in NEEDED:
-        raise error
-    words = f"this Python ({sys.executable}) has no package {package}; `ascend-perf doctor` says what is missing"
-    print(f"ascend-perf {command}: {words}", file=sys.stderr)
-    return USAGE
+    return int(parsed.run(parsed))
 
 
 def _version() -> str:

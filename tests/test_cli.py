@@ -3,8 +3,10 @@
 import argparse
 import importlib
 import json
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -231,3 +233,54 @@ class TestDescriptionsOfAnotherRepository:
 
 def test_untrusted_text_cannot_move_the_cursor():
     assert run.printable("fix\x1b[2J\rgone‮x") == "fix [2J gone x"
+
+
+# ---- terminals and endings
+
+
+C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+ROOT = Path(__file__).parent.parent
+
+
+def command(*arguments, env=None, **how):
+    script = "import sys; from dashboards.cli import main; sys.exit(main())"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}
+    return subprocess.run(
+        [sys.executable, "-c", script, *map(str, arguments)], env=environment, stderr=subprocess.PIPE, **how
+    )
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize("env", [C_LOCALE, {"PYTHONIOENCODING": "ascii"}, {}], ids=["C", "ascii", "as here"])
+def test_a_file_of_any_name_in_any_locale(tmp_path, env):
+    folder = tmp_path / "ü"
+    folder.mkdir()
+    shutil.copy(ROOT / "docs" / "examples" / "softmax.py", folder)
+    arguments = ["model", f"{folder}/softmax.py:careless", "--arg", "x=f32[8,500]", "--arg", "out=f32[8,500]"]
+    arguments += ["--arg", "rows=8", "--arg", "columns=500", "--const", "BLOCK=512", "--grid", "8"]
+    done = command(*arguments, env=env, stdout=subprocess.PIPE)
+    assert done.returncode == 2, done.stderr  # a hazard
+    assert b"write `column < columns`" in done.stdout and b"Traceback" not in done.stderr
+
+
+def test_output_that_takes_nothing_is_said(tmp_path):
+    with open("/dev/full", "w") as full:
+        done = command("compilers", "list", stdout=full)
+    assert done.returncode == 4 and done.stderr == b"ascend-perf compilers: no space is left for the output\n"
+
+
+def test_a_reader_that_leaves_early_is_no_error():
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w") as pipe:
+        done = command("compilers", "list", stdout=pipe)
+    assert done.returncode == 0 and done.stderr == b""
+
+
+def test_ctrl_c_while_a_command_is_loaded(monkeypatch, capsys):
+    def stopped(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(importlib, "import_module", stopped)
+    assert cli.main(["check"]) == 130
+    assert capsys.readouterr().err == "ascend-perf: stopped\n"

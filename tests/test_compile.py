@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from ascend_model import compile as compile_module
 from ascend_model import lower, toolchain
 from ascend_model.compile import Compiled, compile_kernel, shorten_paths, strip_locations
+from ascend_model.linalg import read
 from ascend_model.parse import parse
 from ascend_model.source import escaped, line_of, unescaped
 
@@ -342,6 +343,8 @@ def test_a_place_names_a_file_of_any_letters(tmp_path, monkeypatch):
     places = {op.loc.rsplit(":", 2)[0] for op in parse(made.generic).op.walk() if op.loc}
     assert "Kärnel ü/add_ä.py" in places and str(tmp_path) not in made.linalg
     assert line_of("Kärnel ü/add_ä.py", 4) == "@triton.jit"
+    stores = [node for node in read(made.linalg).nodes() if node.place]
+    assert stores and {node.place[0] for node in stores} == {"Kärnel ü/add_ä.py"}
 
 
 def test_locations_are_stripped_whole():

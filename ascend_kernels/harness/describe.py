@@ -521,7 +521,7 @@ def _on_path(folder: Path) -> None:
 
 def _imported(name: str, file: Path, packaged: bool) -> ModuleType:
     """The module by its name where that means this file, else from the file itself."""
-    alone = "_described_" + hashlib.sha256(str(file).encode()).hexdigest()[:16]
+    alone = "_described_" + hashlib.sha256(os.fsencode(file)).hexdigest()[:16]
     if alone in sys.modules:
         return sys.modules[alone]
     first = name.partition(".")[0]

@@ -152,7 +152,7 @@ def load_module(file: str) -> ModuleType:
     kept = _LOADED.get(real)
     if kept is not None and kept[0] == saved:
         return kept[1]
-    name = f"_kernels_{path.stem}_{hashlib.sha256(real.encode()).hexdigest()[:8]}"
+    name = f"_kernels_{path.stem}_{hashlib.sha256(os.fsencode(real)).hexdigest()[:8]}"
     module = ModuleType(name)
     module.__file__ = real
     # Modules beside the file are found here and by the compiler's process, as when the file itself is run.
