@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from ascend_model.source import in_library
+
 _FILE = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
 
 Place = tuple[str, int, int]
@@ -141,7 +143,7 @@ class _Reader:
             inner = self.resolve(self.aliases.get(alias, ""), depth + 1)
             if inner:
                 places.append(inner)
-        own = [place for place in places if not _library(place[0])]
+        own = [place for place in places if not in_library(place[0])]
         return next(iter(own or places), None)
 
     def look(self, name: str) -> Node | None:
@@ -272,7 +274,3 @@ def _result_type(op: str, body: str) -> str:
 def _types(body: str) -> str:
     """Types of the values a loop carries."""
     return body.rpartition("-> (")[2].rpartition(")")[0] if "-> (" in body else ""
-
-
-def _library(file: str) -> bool:
-    return "triton/language/" in file.replace("\\", "/")
