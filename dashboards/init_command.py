@@ -24,6 +24,7 @@ from dashboards.kernel_sources import (
     Kernel,
     Parameter,
     Wrapper,
+    first_party,
     imports_in,
     read,
 )
@@ -618,7 +619,7 @@ def decisive_paths(top: Path, found: Found) -> list[str]:
     seen, queue = set(files), list(files)
     while queue:
         name = queue.pop()
-        for other in first_party(top, name, imports_of(top, name, found)):
+        for other in first_party(name, imports_of(top, name, found), lambda one: (top / one).is_file()):
             if other not in seen:
                 seen.add(other)
                 queue.append(other)
@@ -639,27 +640,6 @@ def imports_of(top: Path, name: str, found: Found) -> Sequence[str]:
         return imports_in((top / name).read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return ()
-
-
-def first_party(top: Path, name: str, modules: Iterable[str]) -> list[str]:
-    """Files of the repository that a file's imports mean."""
-    found = []
-    here = PurePosixPath(name).parent
-    for module in modules:
-        bare = module.lstrip(".")
-        level = len(module) - len(bare)
-        bases = [PurePosixPath("."), PurePosixPath("src"), here]
-        if level:
-            base = here
-            for _ in range(level - 1):
-                base = base.parent
-            bases = [base]
-        for base in bases:
-            path = base.joinpath(*bare.split(".")) if bare else base
-            for candidate in (path.with_name(path.name + ".py") if path.name else path, path / "__init__.py"):
-                if ".." not in candidate.parts and (top / candidate).is_file():
-                    found.append(candidate.as_posix())
-    return found
 
 
 HEADER = '''"""Kernels of this repository for ascend-perf: what each takes, its cases, and what is right.

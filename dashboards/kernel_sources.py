@@ -8,9 +8,9 @@ function that launches a kernel, with its grid and its arguments.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 POINTER, SCALAR, CONSTANT, UNKNOWN = "pointer", "scalar", "constant", "unknown"
 LARGEST = 2 << 20  # bytes of a file that is read
@@ -257,6 +257,33 @@ def _module_is(place: str, module: str, stem: str) -> bool:
     )
 
 
+def described_places(text: bytes, op: str) -> list[str]:
+    """Files of the kernels and wrappers that a benchmarks file describes under an op's name, as it is written."""
+    found = []
+    for node in ast.walk(_tree(text)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+            given = {one.arg: one.value for one in node.keywords}
+            name = node.args[0] if node.args else given.get("name")
+            if not isinstance(name, ast.Constant) or name.value != op:
+                continue
+            for place in (given.get("kernel"), given.get("call")):
+                if isinstance(place, ast.Constant) and isinstance(place.value, str):
+                    found.append(place.value.rpartition(":")[0])
+    return found
+
+
+def imported_by(text: bytes) -> tuple[str, ...]:
+    """`imports_in`, nothing for a file that is no Python."""
+    return _imported(_tree(text))
+
+
+def _tree(text: bytes) -> ast.Module:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.Module([], [])
+
+
 def imports_in(text: bytes) -> tuple[str, ...]:
     """Modules that a file imports, dotted, relative ones with their dots in front."""
     return _imported(ast.parse(text))
@@ -272,6 +299,27 @@ def _imported(tree: ast.Module) -> tuple[str, ...]:
             joint = "." if node.module else ""
             found += [base, *(f"{base}{joint}{alias.name}" for alias in node.names)]
     return tuple(dict.fromkeys(found))
+
+
+def first_party(name: str, modules: Iterable[str], holds: Callable[[str], bool]) -> list[str]:
+    """Files of the repository that a file's imports mean.  holds: whether the repository has a file."""
+    found = []
+    here = PurePosixPath(name).parent
+    for module in modules:
+        bare = module.lstrip(".")
+        level = len(module) - len(bare)
+        bases = [PurePosixPath("."), PurePosixPath("src"), here]
+        if level:
+            base = here
+            for _ in range(level - 1):
+                base = base.parent
+            bases = [base]
+        for base in bases:
+            path = base.joinpath(*bare.split(".")) if bare else base
+            for candidate in (path.with_name(path.name + ".py") if path.name else path, path / "__init__.py"):
+                if ".." not in candidate.parts and holds(candidate.as_posix()):
+                    found.append(candidate.as_posix())
+    return found
 
 
 def _side_effects(file: _File) -> list[Problem]:
