@@ -46,6 +46,9 @@ NOT_KERNELS = re.compile(
 SAFE = re.compile(r"[\w./-]+\Z")
 WIDTH = 100  # of a line with a comment behind it
 SIZES = {"programs": 64, "rows": 256}
+TWO_STEPS = {"bfloat16": "2**-6", "float16": "2**-9", "half": "2**-9"}
+"""Relative to a value just above a power of two; the coarsest first.  A rounding moves by half a step, and a right
+kernel need not round where the reference does."""
 
 
 class InitError(Exception):
@@ -253,7 +256,8 @@ def wrapper_lines(name: str, wrapper: Wrapper, kernels: Sequence[Kernel]) -> lis
     lines += configs_lines(kernels)
     if wrapper.written:
         lines.append(writes_line(wrapper.written))
-    lines += closing_lines(sizes, returned, given, kernels, [wrapper.dtypes.get(t, "") for t in wrapper.tensors])
+    kinds = {t: wrapper.dtypes.get(t, "") for t in wrapper.tensors}
+    lines += closing_lines(sizes, returned, given, kinds, wrapper.written)
     return lines
 
 
@@ -301,9 +305,9 @@ def kernel_lines(name: str, kernel: Kernel) -> list[str]:
             f"        writes={mark('no store was found: the names of the arguments that the kernel writes')},"
         )
     read_ones = [p.name for p in kernel.parameters if p.role != CONSTANT and (p.loaded or p.role != POINTER)]
-    kinds = [dtype_from(wrapper, p) for p in kernel.parameters if p.role == POINTER]
+    kinds = {p.name: dtype_from(wrapper, p) for p in kernel.parameters if p.role == POINTER}
     returned = "the new contents of " + (", ".join(written) or "what it writes")
-    lines += closing_lines(sizes, returned, ", ".join(read_ones), [kernel], kinds)
+    lines += closing_lines(sizes, returned, ", ".join(read_ones), kinds, written)
     return lines
 
 
@@ -454,17 +458,27 @@ def configs_lines(kernels: Sequence[Kernel]) -> list[str]:
     return ["        configs={", *rows, "        },"]
 
 
+def comparison(kinds: Mapping[str, str], written: Sequence[str]) -> str:
+    """How results are judged: by the dtypes of what is written, where all are known, else by the coarsest one."""
+    results = [kinds.get(name, "") for name in written]
+    known = results if results and all(results) else list(kinds.values())
+    if known and all(kind in INTEGERS for kind in known):
+        return "exact,"
+    coarse = next((kind for kind in TWO_STEPS if kind in known), "")
+    if not coarse:
+        return "within(relative=1e-3, absolute=1e-5),"
+    return f"within(relative={TWO_STEPS[coarse]}, absolute=1e-5),  # two steps of {coarse}"
+
+
 def closing_lines(
-    sizes: Mapping[str, float], returned: str, given: str, kernels: Sequence[Kernel], kinds: Sequence[str]
+    sizes: Mapping[str, float], returned: str, given: str, kinds: Mapping[str, str], written: Sequence[str]
 ) -> list[str]:
     example = ", ".join(f'"{name}": {n}' for name, n in sizes.items())
     cases = f'sizes by name, small ones: {{"small": {{{example}}}}}'
-    exact = bool(kinds) and all(kind in INTEGERS for kind in kinds)
-    compare = "exact" if exact else "within(relative=1e-3, absolute=1e-5)"
     return [
         f"        cases={mark(cases)},",
         f"        reference={mark(f'plain torch, {returned}: lambda {given}: ...')},",
-        f"        compare={compare},",
+        f"        compare={comparison(kinds, written)}",
         "    ),",
     ]
 

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import own_kernels
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ascend_kernels.harness.spec import within
 from dashboards import cli, init_command
 from dashboards.kernel_sources import CONSTANT, POINTER, SCALAR, UNKNOWN, read
 
@@ -39,6 +41,46 @@ def written(folder: Path, source: str) -> str:
     """The text of the only description made of a source."""
     [op] = init_command.described(found(folder, source))
     return "\n".join(op.lines)
+
+
+JUDGED = """
+@triton.jit
+def k(x, out, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i, mask=i < n), mask=i < n)
+
+def wrap(x, out):
+    assert x.dtype == torch.{given}
+    {stated}
+    k[(triton.cdiv(x.numel(), 128),)](x, out, x.numel(), BLOCK=128)
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "result", "compare"),
+    [
+        ("float32", "float32", "within(relative=1e-3, absolute=1e-5),"),
+        ("float32", "bfloat16", "within(relative=2**-6, absolute=1e-5),  # two steps of bfloat16"),
+        ("float32", "float16", "within(relative=2**-9, absolute=1e-5),  # two steps of float16"),
+        ("bfloat16", "float32", "within(relative=1e-3, absolute=1e-5),"),
+        ("bfloat16", "", "within(relative=2**-6, absolute=1e-5),  # two steps of bfloat16"),
+        ("bfloat16", "int32", "exact,"),
+        ("int32", "", "within(relative=1e-3, absolute=1e-5),"),
+    ],
+)
+def test_results_are_judged_by_their_dtype(given, result, compare, tmp_path):
+    stated = f"assert out.dtype == torch.{result}" if result else "pass"
+    assert f"        compare={compare}\n" in written(tmp_path, JUDGED.format(given=given, stated=stated))
+
+
+@pytest.mark.parametrize(("dtype", "relative"), [(torch.bfloat16, 2**-6), (torch.float16, 2**-9)])
+def test_two_steps_of_a_format_are_within_and_five_are_not(dtype, relative):
+    values = torch.arange(2**14, 2**14 + 2048, dtype=torch.int16)  # every mantissa, at several powers of two
+    for steps, right in ((2, True), (-2, True), (5, False), (-5, False)):
+        apart = within(relative)("out", (values + steps).view(dtype), values.view(dtype), {})
+        assert (apart is None) == right
+        if not right:
+            assert "(2048 of 2048 elements differ)" in apart
 
 
 ROLES = {

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ascend_model.outputs import beyond, bits, first_difference
+from ascend_model.outputs import beyond, bits, first_difference, steps_apart
 
 # The seven states, kept apart from the result file to the page and the exit code.
 OK = "ok"
@@ -69,7 +69,16 @@ class within:
         self, name: str, actual: torch.Tensor, expected: torch.Tensor, arguments: Arguments
     ) -> str | None:
         wrong = beyond(actual, expected, self.relative, self.absolute)
-        return first_difference(name, actual, expected, wrong) if bool(wrong.any()) else None
+        if not bool(wrong.any()):
+            return None
+        said = first_difference(name, actual, expected, wrong)
+        said += f"; the tolerance is {self.relative:.4g} of the value + {self.absolute:.4g}"
+        if expected.dtype.is_floating_point:
+            steps = steps_apart(actual, expected)[wrong]
+            if bool(steps.isfinite().all()):
+                kind = str(expected.dtype).removeprefix("torch.")
+                said += f", they are up to {float(steps.max()):.4g} steps of {kind} apart"
+        return said
 
 
 @dataclass(frozen=True)
