@@ -131,7 +131,9 @@ class Op:
     on_gpu:          the default on a GPU, where that is another
     compare:         how an output is judged: exact, within(...), or a function of its own
     bytes_moved:     arguments -> bytes the job must read and write at least, on any implementation
-    torch_form:      what a user without the kernel would write with torch; the measured baseline
+    torch_form:      what a user without the kernel would write with torch, the arguments by name, checked against
+                     `reference`; the measured baseline.  This and bytes_moved are a must in this repository's
+                     own registry; a description of another one's kernel may leave them out
     """
 
     name: str
