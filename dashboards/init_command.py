@@ -226,10 +226,17 @@ def wrapper_lines(name: str, wrapper: Wrapper, kernels: Sequence[Kernel]) -> lis
         if not shape:  # what the kernel's addresses tell, in the wrapper's words
             told = [tuple(in_wrappers_words(kernels, e) for e in use.shape) for use in uses[name_]]
             shapes[name_] = next((one for one in told if one and all(e in stated for e in one)), ())
+    named = {size for shape in shapes.values() for size in shape}
+    places = {}
+    for use in (p for k in kernels for p in k.parameters if p.role == POINTER):
+        for kernel in kernels:
+            shape = shapes.get(handed(kernel, use)) or wrapper.shapes.get(handed(kernel, use), ())
+            if shape and all(size in named for size in shape):
+                places[use.name] = shape
     for parameter in wrapper.parameters:
         if parameter in wrapper.tensors:
             dtype = wrapper.dtypes.get(parameter, "")
-            entries.append((parameter, *tensor(shapes[parameter], dtype, uses[parameter], {})))
+            entries.append((parameter, *tensor(shapes[parameter], dtype, uses[parameter], places)))
             sizes |= dict.fromkeys(shapes[parameter], 64)
         else:
             sizes[parameter] = 64
@@ -248,9 +255,10 @@ def wrapper_lines(name: str, wrapper: Wrapper, kernels: Sequence[Kernel]) -> lis
             lines += comment_lines(f"its grid{' and ' + ', '.join(fixed) if fixed else ''}: {launch.grid}")
         lines += [line for one in kernel.read for line in comment_lines(one)]
     given = ", ".join(wrapper.parameters)
-    returned = (
-        "the new contents of " + ", ".join(wrapper.written) if wrapper.written else f"what {wrapper.name} returns"
-    )
+    result = f"what {wrapper.name} returns"
+    returned = "the new contents of " + ", ".join(wrapper.written) if wrapper.written else result
+    if wrapper.written and wrapper.returns:
+        returned += f", then {result}"
     lines += ["    op(", f'        "{name}",', f"        call={quoted(f'{wrapper.file}:{wrapper.name}')},"]
     lines += inputs_lines(entries, sizes)
     lines += configs_lines(kernels)
@@ -392,9 +400,19 @@ def tensor(
         if length and sizes and all(shapes.get(name) for name in indexed):
             return made, f"  # indices into {indexed[0]}" + ("" if dtype else "; the source states no dtype")
         return mark(f"indices into {indexed[0]}: {made}"), ""
+    bounded = [name for use in uses for name in use.bounds]
+    if bounded and not any(use.stored for use in uses):
+        most = next((shapes[name][-1] for name in bounded if shapes.get(name)), "")
+        kind = dtype or "int32"
+        made = f"torch.randint(1, {most or 'LONGEST'} + 1, ({sizes or '64'},), generator=rng, dtype=torch.{kind})"
+        if most and sizes:
+            return made, f"  # they bound the masks of {bounded[0]}" + ("" if dtype else "; no dtype is stated")
+        return mark(f"lengths or ends, which bound the masks of {bounded[0]}: {made}"), ""
     if not shape:
         kind = f"torch.{dtype}" if dtype else "the dtype"
-        return mark(f"a tensor of the shape and {kind} that callers use: torch.randn(64, 512, generator=rng)"), ""
+        made = f"torch.randint(0, 100, (64,), generator=rng, dtype={kind})"
+        made = made if dtype in INTEGERS else "torch.randn(64, 512, generator=rng)"
+        return mark(f"a tensor of the shape and {kind} that callers use: {made}"), ""
     comment = "" if dtype else "  # float32, as the source states no dtype"
     kind = f", dtype=torch.{dtype}" if dtype and dtype not in ("float32", "float") else ""
     if uses and all(use.stored and not use.loaded for use in uses):

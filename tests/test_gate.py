@@ -248,6 +248,7 @@ def test_a_result_beyond_its_tolerance_says_both_and_the_steps():
         "out[1, 2] is 1.0078125, expected 1.0 (2 of 8 elements differ); the tolerance is 0.001 of the value "
         "+ 1e-05, they are up to 3 steps of bfloat16 apart"
     )
+    assert within(1e-3)("out", actual[:, :3], expected[:, :3], {}).endswith("up to 1 step of bfloat16 apart")
     said = within(1e-3)("out", torch.tensor([5]), torch.tensor([9]), {})
     assert said == "out[0] is 5, expected 9 (1 of 1 element differs); the tolerance is 0.001 of the value + 0"
     lost = within(1e-3)("out", torch.tensor([float("nan")]), torch.tensor([1.0]), {})

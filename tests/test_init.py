@@ -231,6 +231,74 @@ def test_the_example_is_read_as_a_person_would(repository):
     assert (repository / ".asv/.gitignore").read_text() == "*\n"
 
 
+GATHER = """
+@triton.jit
+def gather_kernel(table, index, out, lengths, width, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    length = tl.load(lengths + row)
+    source = table + tl.load(index + row) * width
+    for i in range(0, tl.cdiv(length, BLOCK)):
+        offset = i * BLOCK + tl.arange(0, BLOCK)
+        inside = {mask}
+        tl.store(out + row * width + offset, tl.load(source + offset, mask=inside), mask=inside)
+
+def gather(table, index, lengths):
+    assert index.dtype == torch.int32 and lengths.dtype == torch.int64
+    {sizes}
+    out = torch.zeros(rows, width, dtype=table.dtype, device=table.device)
+    gather_kernel[(rows,)](table, index, out, lengths, width, BLOCK=256)
+    return out
+"""
+
+
+@pytest.mark.parametrize("mask", ["offset < length", "length > offset"])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        "rows, width = index.shape[0], table.shape[1]",
+        "rows = index.shape[0]; width = table.shape[1]",
+        "rows, width = len(index), table.size(1)",
+        "rows = index.size(0); _, width = table.shape[0], table.shape[1]",
+    ],
+)
+def test_single_axes_and_lengths_are_read(tmp_path, mask, sizes):
+    text = written(tmp_path, GATHER.format(mask=mask, sizes=sizes))
+    assert '"table": torch.randn(table_size0, width, generator=rng),' in text
+    assert '"index": torch.randint(0, table_size0, (rows,), generator=rng, dtype=torch.int32),' in text
+    assert '"lengths": torch.randint(1, width + 1, (rows,), generator=rng, dtype=torch.int64),' in text
+    assert '"rows": 64' in text and '"width": 64' in text
+
+
+def test_a_tensor_of_which_one_axis_is_spoken_of_may_have_more(tmp_path):
+    source = GATHER.format(mask="offset < length", sizes="rows, width = table.shape[0], 128")
+    text = written(tmp_path, source)
+    assert '"table": todo("a tensor of the shape and the dtype that callers use: torch.randn(' in text
+    assert "lengths or ends, which bound the masks of out: torch.randint(1, LONGEST + 1, (64,)" in text
+    assert "dtype=torch.int64" in text and '"lengths": todo("a tensor' not in text
+
+
+def test_what_a_wrapper_returns_beside_what_it_writes_is_asked_for(tmp_path):
+    source = JUDGED.format(given="float32", stated="pass")
+    assert "plain torch, the new contents of out: lambda x, out: ..." in written(tmp_path, source)
+    assert "plain torch, the new contents of out: lambda" in written(tmp_path, source + "    return out\n")
+    grid = "    def grid(meta):\n        return (triton.cdiv(x.numel(), 128),)\n"
+    assert ", then what wrap returns" not in written(tmp_path, source + grid)
+    both = written(tmp_path, source + "    return x.sum()\n")
+    assert "plain torch, the new contents of out, then what wrap returns: lambda x, out: ..." in both
+
+
+def test_a_kernel_without_a_wrapper_has_lengths_too(tmp_path):
+    text = written(tmp_path, GATHER.format(mask="offset < length", sizes="").partition("def gather(")[0])
+    assert "lengths or ends, which bound the masks of out" in text
+
+
+def test_an_integer_tensor_of_unknown_shape_is_made_of_integers(tmp_path):
+    text = written(tmp_path, JUDGED.format(given="int32", stated="pass").replace("x.numel()", "len(out) // 2"))
+    assert (
+        '"x": todo("a tensor of the shape and torch.int32 that callers use: torch.randint(0, 100, (64,), ' in text
+    )
+
+
 BOUND_TO_A_DEVICE = """
 @triton.autotune(configs=[triton.Config({"BM": 16}, num_warps=2), triton.Config({"BM": 32})], key=["M"])
 @triton.jit

@@ -76,8 +76,8 @@ class within:
         if expected.dtype.is_floating_point:
             steps = steps_apart(actual, expected)[wrong]
             if bool(steps.isfinite().all()):
-                kind = str(expected.dtype).removeprefix("torch.")
-                said += f", they are up to {float(steps.max()):.4g} steps of {kind} apart"
+                most = f"{float(steps.max()):.4g} step{'s' * (float(steps.max()) != 1)}"
+                said += f", they are up to {most} of {str(expected.dtype).removeprefix('torch.')} apart"
         return said
 
 
