@@ -118,6 +118,7 @@ def changes(before: list[Trait], after: list[Trait]) -> list[Change]:
         was, now = olds[lead.key], news[lead.key]
         sentence, brief = _sentence(lead, appeared, was, now), _brief(lead, was, now)
         made.append(Change(kind, appeared, was, now, sentence, lead.place, brief, kind in follow))
+    made = _loops_joined(made)
     if any(one.follows for one in made):
         at = next(place for place, one in enumerate(made) if one.kind == "tile size")
         first = [one for one in made[: at + 1] if not one.follows]
@@ -178,8 +179,7 @@ def _following(before: list[Trait], after: list[Trait]) -> frozenset[str]:
 
 def _joined(made: list[Change]) -> list[Change]:
     """Changes that are one thing told as one: what scalar code always brings with it, an offset that is carried in
-    another way, vectors of one element where scalar code shows what they came to, and fewer copies that stand
-    deeper, which is a loop that is no longer unrolled (or now is)."""
+    another way, and vectors of one element where scalar code shows what they came to."""
     if made and made[0].kind in MAJOR:
         made = [one for one in made if one.kind not in BROUGHT]
         if "carried through" in made[0].sentence:
@@ -188,6 +188,12 @@ def _joined(made: list[Change]) -> list[Change]:
     ones, taken = by_kind.get("one-element vectors"), by_kind.get("scalars of vectors")
     if ones is not None and taken is not None and ones.appeared != taken.appeared:
         made = [one for one in made if one is not ones]
+    return made
+
+
+def _loops_joined(made: list[Change]) -> list[Change]:
+    """Fewer copies that stand deeper as one change: a loop that is no longer unrolled (or now is)."""
+    by_kind = {one.kind: one for one in made}
     copies, depth = by_kind.get("more copies"), by_kind.get("deeper loop")
     if copies is None or depth is None or (copies.after > copies.before) == (depth.after > depth.before):
         return made

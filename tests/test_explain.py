@@ -120,6 +120,12 @@ def test_what_another_tile_size_brings_with_it_is_told_behind_it():
     assert evidence["tile size"] == (2048, 512) and evidence["sum waited for"] == (2, 8)
 
 
+def test_the_page_shows_what_is_said_of_another_tile_size():
+    page = " ".join((Path(__file__).parents[1] / "docs/explain.md").read_text().split())
+    for sentence in table.resized("norm_unrolled 4096 bfloat16 2048->512").sentences:
+        assert sentence.replace("tests/explain_kernels", "explain_kernels") in page  # as of a file that is named
+
+
 def test_a_pattern_that_the_smaller_tiles_do_not_explain_comes_first():
     """Tiles of a quarter, and in the same edit a sum of every tile, which there was none of in that loop."""
     said = explain(table.normed("norm_partial", block=2048), table.normed("norm_rolled", block=512))
@@ -155,6 +161,8 @@ LARGE = [("store to", "out", 1024), ("load of", "x", 1024)]
         ([("more copies", 3), (SUM, 2)], [("more copies", 15), (SUM, 9)], SUM),
         ([("more copies", 3)], [("more copies", 17)], "more copies"),
         ([("more copies", 1), (WHOLE, 1)], [("more copies", 2), (WHOLE, 2)], "tile size"),
+        ([("more copies", 1), ("deeper loop", 2)], [("more copies", 4), ("deeper loop", 1)], "unrolled loop"),
+        ([("more copies", 1), ("deeper loop", 1)], [("more copies", 1), ("deeper loop", 2)], "tile size"),
         # In a loop that stays one, a second sum is another source.
         ([("sum waited for", 1)], [("sum waited for", 2)], "sum waited for"),
         ([("scalars of vectors", 8)], [("scalars of vectors", 32)], "tile size"),
