@@ -299,10 +299,14 @@ def _differ(old: Form, new: Form, launched: list[tuple[str, Evidence]], diff: st
     changes = patterns.changes(old.traits, new.traits)
     sentences, evidence = [], []
     for change in changes:
-        sentences.append(change.sentence)
+        if not change.follows:
+            sentences.append(change.sentence)
         where, source = _words_of(change.place, (new if change.appeared else old).lines)
         evidence.append(Evidence(change.kind, change.before, change.after, where, source))
     cause = changes[0].kind if changes else ""
+    follow = [change.brief for change in changes if change.follows]
+    if follow:
+        sentences.append(f"The other tile size brings with it: {'; '.join(follow)}.")
     if launched:
         words, one = launched[0]
         evidence.append(one)

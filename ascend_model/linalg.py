@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ascend_model.source import unescaped
+from ascend_model.source import in_library, unescaped
 
 _FILE = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
 
@@ -143,7 +143,7 @@ class _Reader:
             inner = self.resolve(self.aliases.get(alias, ""), depth + 1)
             if inner:
                 places.append(inner)
-        own = [place for place in places if not _library(place[0])]
+        own = [place for place in places if not in_library(place[0])]
         return next(iter(own or places), None)
 
     def look(self, name: str) -> Node | None:
@@ -274,7 +274,3 @@ def _result_type(op: str, body: str) -> str:
 def _types(body: str) -> str:
     """Types of the values a loop carries."""
     return body.rpartition("-> (")[2].rpartition(")")[0] if "-> (" in body else ""
-
-
-def _library(file: str) -> bool:
-    return "triton/language/" in file.replace("\\", "/")

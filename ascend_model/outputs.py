@@ -32,6 +32,14 @@ def beyond(actual: torch.Tensor, expected: torch.Tensor, relative: float, absolu
     return ~(good | (a == e) | (a.isnan() & e.isnan()))
 
 
+def steps_apart(actual: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    """|actual - expected| in steps of the expected dtype at the expected value; inf and NaN stay what they are."""
+    kind = torch.finfo(expected.dtype)
+    a, e = actual.double(), expected.double()
+    exponent = e.abs().clamp(min=kind.tiny).log2().floor()
+    return (a - e).abs() / (kind.eps * exponent.exp2())
+
+
 def difference(
     name: str, actual: Any, expected: Any, relative: float = 0.0, absolute: float = 0.0, word: str = "expected"
 ) -> str | None:

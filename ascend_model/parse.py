@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 from ascend_model.affine import written_out
-from ascend_model.source import unescaped
+from ascend_model.source import in_library, unescaped
 
 DYNAMIC = -9223372036854775808
 """What MLIR prints in a static_* array where a run-time operand stands."""
@@ -37,10 +37,9 @@ _PIECE = re.compile(f"(?!//)(?:{_TOKEN.pattern})(?:{_BLANK.pattern})", re.VERBOS
 """A token and the white space and comments behind it."""
 _OPEN = {"(": ")", "{": "}", "[": "]", "<": ">", "<{": "}>"}
 _CLOSE = set(_OPEN.values())
-_PLACE = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
+_POSITION = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)|(#loc\d*)')
 _ALIAS = re.compile(r"^(#loc\d*) = loc\((.*)\)\s*$", re.MULTILINE)
 _MAP_ALIAS = re.compile(r"^(#\w+) = affine_map<(.*)>\s*$", re.MULTILINE)
-_ALIAS_USE = re.compile(r"#loc\d*")
 
 
 class ParseError(ValueError):
@@ -306,19 +305,22 @@ class _Reader:
             place = self.places[text] = self.place(text)
         return place
 
-    def place(self, text: str, depth: int = 0) -> str:
-        """`file:line:column` of the innermost source position, following aliases; "" for unknown."""
-        found = _PLACE.search(text)
-        if found:
+    def place(self, text: str) -> str:
+        """`file:line:column` of the innermost source position, following aliases; "" for unknown.  A helper of
+        triton's library stands for its caller."""
+        found = list(self.positions(text))
+        return next((one for one in found if not in_library(one)), found[0] if found else "")
+
+    def positions(self, text: str, depth: int = 0) -> Iterator[str]:
+        """The source positions of a location, innermost first."""
+        for match in _POSITION.finditer(text):
+            file, line, column, alias = match.groups()
+            if alias:
+                if alias in self.aliases and depth < 8:
+                    yield from self.positions(self.aliases[alias], depth + 1)
             # bishengir-opt gives ops it creates a place in the dump itself, which is no kernel source
-            file, line, column = found.groups()
-            return "" if file.endswith(".mlir") else f"{unescaped(file)}:{line}:{column}"
-        for alias in _ALIAS_USE.findall(text):
-            if alias in self.aliases and depth < 8:
-                resolved = self.place(self.aliases[alias], depth + 1)
-                if resolved:
-                    return resolved
-        return ""
+            elif not file.endswith(".mlir"):
+                yield f"{unescaped(file)}:{line}:{column}"
 
     def op(self) -> Op:
         line = self.current_line()

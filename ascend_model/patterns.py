@@ -7,6 +7,7 @@ before, a loop over the elements of a tile, a sum whose result the scalar pipe w
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -35,10 +36,18 @@ MAJOR = frozenset(RANKS[:6])
 BROUGHT = frozenset(("scalars of vectors", "one-element vectors"))
 """Patterns that scalar code always brings with it."""
 
+TWO_OR_MORE = "keep values in vectors of two elements or more, such as one for each of several rows"
+
 SLOW_MATH = frozenset(("log", "log2", "log10", "log1p", "exp2", "expm1", "powf"))
 
 RELATIVE = frozenset(("more copies", "tile size", "deeper loop", "more passes"))
 """Amounts that both forms have; only where both do can they be compared."""
+
+OF_A_TILE = frozenset(("row by row", "element by element", "wide integers", "scan"))
+"""Patterns whose weight counts elements of one tile."""
+
+WITH_TRIPS = frozenset(("scalars of vectors",))
+"""Patterns whose weight counts iterations too, so that it grows with the number of tiles in any loop."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +56,7 @@ class Trait:
 
     key:    equal for the same pattern at the same argument in two forms
     weight: how much of it there is: elements, copies, ops
+    level:  how deep in loops it stands, of a kind that is told by that: the deeper one is worse
     claim:  what the code does: "the store to `pool` became load, select and store of the whole tile"; of a
             RELATIVE kind with places for both weights: "tiles have {now} elements instead of {was}"
     thing:  the same as a noun, to say that it is gone
@@ -62,18 +72,23 @@ class Trait:
     advice: str = ""
     place: Place | None = None
     source: str = ""
+    level: int = 0
+
+    @property
+    def where(self) -> str:
+        return shortened(f"{self.place[0]}:{self.place[1]}") if self.place else ""
 
     @property
     def at(self) -> str:
-        if self.place is None:
-            return ""
-        where = shortened(f"{self.place[0]}:{self.place[1]}")
-        return f" ({where}{f': `{self.source}`' if self.source else ''})"
+        return f" ({self.where}{f': `{self.source}`' if self.source else ''})" if self.place else ""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A pattern that one of two forms has more of."""
+    """A pattern that one of two forms has more of.
+
+    brief: the same in a few words.  follows: another tile size alone explains it
+    """
 
     kind: str
     appeared: bool
@@ -81,38 +96,103 @@ class Change:
     after: int
     sentence: str
     place: Place | None
+    brief: str = ""
+    follows: bool = False
 
 
 def changes(before: list[Trait], after: list[Trait]) -> list[Change]:
-    """What appeared and what is gone, the most costly kind first."""
+    """What appeared and what is gone, the most costly kind first; what follows from other tiles behind those."""
     made = []
+    follow = _following(before, after)
     for kind in RANKS:
-        olds, news = (Counter({}), Counter({}))  # type: tuple[Counter[str], Counter[str]]
-        for traits, side in ((before, olds), (after, news)):
-            for trait in traits:
-                if trait.kind == kind:
-                    side[trait.key] += trait.weight
-        if kind in RELATIVE:
-            both = olds.keys() & news.keys()
-            olds, news = (Counter({k: side[k] for k in both}) for side in (olds, news))
+        olds, news = _shared(_amounts(before, kind), _amounts(after, kind), kind)
         more = [t for t in after if t.kind == kind and news[t.key] > olds[t.key]]
         less = [t for t in before if t.kind == kind and olds[t.key] > news[t.key]]
         if not more and not less:
             continue
-        appeared = sum(news[k] - olds[k] for k in {t.key for t in more}) >= sum(
-            olds[k] - news[k] for k in {t.key for t in less}
-        )
-        lead = max(more if appeared else less, key=lambda t: t.weight)
+        levels = [max((t.level for t in side), default=0) for side in (more, less)]
+        appeared = (levels[0], sum(news[k] - olds[k] for k in {t.key for t in more})) >= (
+            levels[1], sum(olds[k] - news[k] for k in {t.key for t in less})
+        )  # fmt: skip
+        lead = max(more if appeared else less, key=lambda t: (t.level, t.weight))
         was, now = olds[lead.key], news[lead.key]
-        made.append(Change(kind, appeared, was, now, _sentence(lead, appeared, was, now), lead.place))
+        sentence, brief = _sentence(lead, appeared, was, now), _brief(lead, was, now)
+        made.append(Change(kind, appeared, was, now, sentence, lead.place, brief, kind in follow))
+    made = _loops_joined(made)
+    if any(one.follows for one in made):
+        at = next(place for place, one in enumerate(made) if one.kind == "tile size")
+        first = [one for one in made[: at + 1] if not one.follows]
+        made = [*first, *(one for one in made if one not in first)]
     return _joined(made)
 
 
+def _amounts(found: list[Trait], kind: str) -> Counter[str]:
+    amounts: Counter[str] = Counter()
+    for trait in found:
+        if trait.kind == kind:
+            amounts[trait.key] += trait.weight
+    return amounts
+
+
+def _shared(olds: Counter[str], news: Counter[str], kind: str) -> tuple[Counter[str], Counter[str]]:
+    """Amounts of both sides, those of a RELATIVE kind only where both have them."""
+    if kind not in RELATIVE:
+        return olds, news
+    both = olds.keys() & news.keys()
+    return Counter({k: olds[k] for k in both}), Counter({k: news[k] for k in both})
+
+
+def _following(before: list[Trait], after: list[Trait]) -> frozenset[str]:
+    """Kinds of which both forms have so much that their tile sizes alone explain the difference: f times smaller
+    tiles are at most f times as many, and each brings along what one had."""
+    olds, news = _shared(_amounts(before, "tile size"), _amounts(after, "tile size"), "tile size")
+    factors = [olds[key] / news[key] for key in olds]
+    stored = [olds[key] / news[key] for key in olds if key.startswith("store")]
+    # A load alone that is cut in pieces is no other tile size of the job, whose stores tell what its tiles are.
+    changed = any(one != 1 for one in stored) if stored else all(one != 1 for one in factors)
+    if not factors or not changed or max(factors) > 1 > min(factors):
+        return frozenset()
+    smaller = max(factors) > 1
+    few, many = (before, after) if smaller else (after, before)
+    factor = max(factors) if smaller else 1 / min(factors)
+
+    def grows(kind: str) -> bool:
+        some, more = _shared(_amounts(few, kind), _amounts(many, kind), kind)
+        return any(more[key] > some[key] for key in some)
+
+    loops = grows("deeper loop")  # a single tile needs no loop
+    often = loops or grows("more copies")
+    found = set()
+    for kind in RANKS:
+        some, more = _shared(_amounts(few, kind), _amounts(many, kind), kind)
+        if kind == "sum waited for" and loops:
+            some, more = (Counter({"": side.total()} if side else {}) for side in (some, more))
+        if kind in ("tile size", "more passes") or not some or some.keys() != more.keys():
+            continue
+        least = 1 / factor if kind in OF_A_TILE else 1
+        most = factor if often or kind in WITH_TRIPS else 1
+        spare = kind == "more copies"  # of loads of one tile the last one may have been found needless
+        if all(least * some[key] <= more[key] <= most * (some[key] + spare) for key in some):
+            found.add(kind)
+    return frozenset(found)
+
+
 def _joined(made: list[Change]) -> list[Change]:
-    """Changes that are one thing told as one: what scalar code always brings with it, and fewer copies that stand
-    deeper, which is a loop that is no longer unrolled (or now is)."""
+    """Changes that are one thing told as one: what scalar code always brings with it, an offset that is carried in
+    another way, and vectors of one element where scalar code shows what they came to."""
     if made and made[0].kind in MAJOR:
         made = [one for one in made if one.kind not in BROUGHT]
+        if "carried through" in made[0].sentence:
+            made = [one for one in made if one.kind != "carried offsets"]
+    by_kind = {one.kind: one for one in made}
+    ones, taken = by_kind.get("one-element vectors"), by_kind.get("scalars of vectors")
+    if ones is not None and taken is not None and ones.appeared != taken.appeared:
+        made = [one for one in made if one is not ones]
+    return made
+
+
+def _loops_joined(made: list[Change]) -> list[Change]:
+    """Fewer copies that stand deeper as one change: a loop that is no longer unrolled (or now is)."""
     by_kind = {one.kind: one for one in made}
     copies, depth = by_kind.get("more copies"), by_kind.get("deeper loop")
     if copies is None or depth is None or (copies.after > copies.before) == (depth.after > depth.before):
@@ -135,6 +215,14 @@ def _sentence(trait: Trait, appeared: bool, was: int, now: int) -> str:
     more = f" ({was} -> {now})" if was else ""
     advice = f"; {trait.advice}" if trait.advice else ""
     return f"{capital(trait.claim)}{more}{why}{advice}{trait.at}."
+
+
+def _brief(trait: Trait, was: int, now: int) -> str:
+    """A change without its reason, advice and quoted line."""
+    words = f"{trait.thing} {was} -> {now}"
+    if trait.kind in RELATIVE:
+        words = trait.claim.replace("{now}", str(now)).replace("{was}", str(was)).partition(": one is added")[0]
+    return f"{words} ({trait.where})" if trait.where else words
 
 
 def alone(trait: Trait) -> str:
@@ -168,7 +256,7 @@ def _last_form(entry: Op) -> Iterator[Trait]:
             "the scalar pipe takes single values out of the unified buffer in a loop",
             "single values that the scalar pipe takes out of the unified buffer",
             "vectors of one element, or values needed as scalars, are computed by it, and it waits for each",
-            "give the vector at least two elements, or keep the value a vector", _place_of(heaviest_taken.op),
+            TWO_OR_MORE, _place_of(heaviest_taken.op),
         )  # fmt: skip
     pieces: Counter[str] = Counter()
     first: dict[str, Op] = {}
@@ -232,10 +320,10 @@ class _Linalg:
         self.accesses = list(self.find_accesses())
 
     def trait(self, kind: str, key: str, weight: int, claim: str, thing: str, why: str = "", advice: str = "",
-              at: Node | None = None) -> Trait:  # fmt: skip
+              at: Node | None = None, level: int = 0) -> Trait:  # fmt: skip
         place = at.place if at is not None else None
         source = shortened(self.lines(place[0], place[1])) if place else ""
-        return Trait(kind, key, weight, claim, thing, why, advice, place, source)
+        return Trait(kind, key, weight, claim, thing, why, advice, place, source, level)
 
     def traits(self) -> Iterator[Trait]:
         yield from self.element_loops()
@@ -539,15 +627,34 @@ class _Linalg:
             source = node.inputs[0] if node.inputs else None
             if source is None or source.op != "linalg.reduce" or not node.loops:
                 continue
-            place = len(node.loops)
+            depth = len(node.loops)
+            within = "a loop" if depth == 1 else f"{depth} nested loops"
+            advice = "keep a vector of partial results and reduce once behind the loop, or sum the rows of a tile"
+            if self.only_stored(node):
+                advice = "it is only stored, so keep it a vector: tl.sum(tile[None, :], 1)"
             yield self.trait(
-                "sum waited for", f"depth {place}", 1, "a tile is reduced to a scalar inside a loop",
-                "reduction to a scalar inside a loop",
-                "the scalar pipe waits for its result in each iteration",
-                "keep a vector of partial results and reduce once behind the loop, or keep the result a vector of "
-                "one element",
-                source,
+                "sum waited for", f"depth {depth}", 1, f"a tile is reduced to a scalar inside {within}",
+                f"reduction to a scalar inside {within}",
+                "the scalar pipe waits for its result in each iteration", advice, source, depth,
             )  # fmt: skip
+
+    def only_stored(self, value: Node) -> bool:
+        """Whether a value goes to memory and nowhere else, cast on the way or not."""
+        users = self.users.get(id(value), [])
+        through = ("arith.truncf", "arith.extf", "tensor.insert")
+        return bool(users) and all(
+            one.op in ("memref.store", "bufferization.materialize_in_destination")
+            or (one.op in through and self.only_stored(one))
+            for one in users
+        )
+
+    @functools.cached_property
+    def users(self) -> dict[int, list[Node]]:
+        found: dict[int, list[Node]] = {}
+        for node in self.function.nodes():
+            for one in node.inputs:
+                found.setdefault(id(one), []).append(node)
+        return found
 
     def carried(self) -> Iterator[Trait]:
         for loop in self.function.nodes("scf.for", "scf.while"):
@@ -562,19 +669,18 @@ class _Linalg:
                         "a prefetch by hand copies the tile once more, and the compiler gives up double buffering",
                         "load in the iteration that uses the value; the compiler overlaps loads itself", after,
                     )  # fmt: skip
-                elif (
-                    after is not None
-                    and held.type in ("index", "i32")
-                    and after.short == "addi"
-                    and any(n is held for n in after.inputs)
-                ):
-                    if any(self.feeds_address(held, access) for access in self.accesses):
-                        yield self.trait(
-                            "carried offsets", "offset", 1, "an offset is carried through the loop",
-                            "offset carried through the loop",
-                            "it is added to in every iteration instead of being derived from the loop index",
-                            "", after,
-                        )  # fmt: skip
+                elif after is not None and self.is_offset(held, after):
+                    yield self.trait(
+                        "carried offsets", "offset", 1, "an offset is carried through the loop",
+                        "offset carried through the loop",
+                        "it is updated in every iteration instead of being derived from the loop index", "", after,
+                    )  # fmt: skip
+
+    def is_offset(self, held: Node, after: Node) -> bool:
+        """Whether a carried value is part of an address: a number that is added to, or a vector made anew."""
+        added = held.type in ("index", "i32") and after.short == "addi" and any(n is held for n in after.inputs)
+        vector = held.tensor is not None and held.tensor[1] in ("i32", "i64") and after is not held
+        return (added or vector) and any(self.feeds_address(held, access) for access in self.accesses)
 
     @staticmethod
     def feeds_address(held: Node, access: Access) -> bool:
@@ -631,15 +737,15 @@ class _Linalg:
                 )  # fmt: skip
         ones = [
             n for n in self.function.nodes("tensor.extract", "tensor.insert")
-            if n.loops and n.inputs and not any("ExtractedLoadOrStore" in loop.marks for loop in n.loops)
+            if n.loops and n.inputs and not _by_elements(n) and not self.only_stored(n)
             and any(i.tensor and _count(i.tensor[0]) == 1 for i in n.inputs)
         ]  # fmt: skip
         if ones:
             yield self.trait(
-                "one-element vectors", "ones", len(ones), "vectors of one element are computed as scalars",
-                "computing vectors of one element",
-                "a vector whose length is one is computed by the scalar pipe, which waits for the vector pipe",
-                "give the vector at least two rows, or keep the value scalar throughout", ones[0],
+                "one-element vectors", "ones", len(ones), "single values are computed in vectors of one element",
+                "computing single values in vectors of one element",
+                "the scalar pipe puts each value in, waits for the vector pipe and takes the result out",
+                TWO_OR_MORE, ones[0],
             )  # fmt: skip
         casts = [n for n in self.function.nodes("arith.extf", "arith.truncf")
                  if n.loops and n.tensor is None and n.type in ("f32", "bf16", "f16")]  # fmt: skip
@@ -648,15 +754,21 @@ class _Linalg:
                 "scalar cast", "float", len(casts), "a scalar is cast to another float in a loop",
                 "float cast of a scalar in a loop",
                 "the scalar pipe cannot convert it: it goes through a vector of one element and back",
-                "widen bf16 by shifting its bits, or load it as a one-element vector", casts[0],
+                "widen bf16 by shifting its bits" if casts[0].short == "extf" else "cast it while it is a vector",
+                casts[0],
             )  # fmt: skip
         wide = [n for n in self.function.nodes("arith.muli", "arith.addi", "arith.divsi", "arith.subi")
-                if n.loops and n.type == "i64"]  # fmt: skip
+                if n.loops and n.type == "i64" and not _by_elements(n)]  # fmt: skip
         if wide:
             yield self.trait(
                 "scalar address in i64", "i64", len(wide), "positions in a loop are computed in int64",
                 "scalar arithmetic in int64 inside a loop", at=wide[0],
             )  # fmt: skip
+
+
+def _by_elements(node: Node) -> bool:
+    """Whether a statement stands in a loop over single elements or rows that the compiler made, in int64."""
+    return any("ExtractedLoadOrStore" in loop.marks for loop in node.loops)
 
 
 def _count(shape: tuple[int, ...]) -> int:

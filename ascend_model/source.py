@@ -43,6 +43,11 @@ def line_of(file: str, line: int) -> str:
     return lines[line - 1].rstrip() if 0 < line <= len(lines) else ""
 
 
+def in_library(file: str) -> bool:
+    """Whether a file is of triton's own library, whose lines say nothing about a kernel."""
+    return "triton/language/" in file.replace("\\", "/")
+
+
 def shortened(text: str) -> str:
     """A line as it is quoted: without its indent, of a length to read, nothing in it that a terminal obeys."""
     text = "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))

@@ -24,6 +24,7 @@ from dashboards.kernel_sources import (
     Kernel,
     Parameter,
     Wrapper,
+    first_party,
     imports_in,
     read,
 )
@@ -45,6 +46,9 @@ NOT_KERNELS = re.compile(
 SAFE = re.compile(r"[\w./-]+\Z")
 WIDTH = 100  # of a line with a comment behind it
 SIZES = {"programs": 64, "rows": 256}
+TWO_STEPS = {"bfloat16": "2**-6", "float16": "2**-9", "half": "2**-9"}
+"""Relative to a value just above a power of two; the coarsest first.  A rounding moves by half a step, and a right
+kernel need not round where the reference does."""
 
 
 class InitError(Exception):
@@ -222,10 +226,17 @@ def wrapper_lines(name: str, wrapper: Wrapper, kernels: Sequence[Kernel]) -> lis
         if not shape:  # what the kernel's addresses tell, in the wrapper's words
             told = [tuple(in_wrappers_words(kernels, e) for e in use.shape) for use in uses[name_]]
             shapes[name_] = next((one for one in told if one and all(e in stated for e in one)), ())
+    named = {size for shape in shapes.values() for size in shape}
+    places = {}
+    for use in (p for k in kernels for p in k.parameters if p.role == POINTER):
+        for kernel in kernels:
+            shape = shapes.get(handed(kernel, use)) or wrapper.shapes.get(handed(kernel, use), ())
+            if shape and all(size in named for size in shape):
+                places[use.name] = shape
     for parameter in wrapper.parameters:
         if parameter in wrapper.tensors:
             dtype = wrapper.dtypes.get(parameter, "")
-            entries.append((parameter, *tensor(shapes[parameter], dtype, uses[parameter], {})))
+            entries.append((parameter, *tensor(shapes[parameter], dtype, uses[parameter], places)))
             sizes |= dict.fromkeys(shapes[parameter], 64)
         else:
             sizes[parameter] = 64
@@ -244,15 +255,17 @@ def wrapper_lines(name: str, wrapper: Wrapper, kernels: Sequence[Kernel]) -> lis
             lines += comment_lines(f"its grid{' and ' + ', '.join(fixed) if fixed else ''}: {launch.grid}")
         lines += [line for one in kernel.read for line in comment_lines(one)]
     given = ", ".join(wrapper.parameters)
-    returned = (
-        "the new contents of " + ", ".join(wrapper.written) if wrapper.written else f"what {wrapper.name} returns"
-    )
+    result = f"what {wrapper.name} returns"
+    returned = "the new contents of " + ", ".join(wrapper.written) if wrapper.written else result
+    if wrapper.written and wrapper.returns:
+        returned += f", then {result}"
     lines += ["    op(", f'        "{name}",', f"        call={quoted(f'{wrapper.file}:{wrapper.name}')},"]
     lines += inputs_lines(entries, sizes)
     lines += configs_lines(kernels)
     if wrapper.written:
         lines.append(writes_line(wrapper.written))
-    lines += closing_lines(sizes, returned, given, kernels, [wrapper.dtypes.get(t, "") for t in wrapper.tensors])
+    kinds = {t: wrapper.dtypes.get(t, "") for t in wrapper.tensors}
+    lines += closing_lines(sizes, returned, given, kinds, wrapper.written)
     return lines
 
 
@@ -300,9 +313,9 @@ def kernel_lines(name: str, kernel: Kernel) -> list[str]:
             f"        writes={mark('no store was found: the names of the arguments that the kernel writes')},"
         )
     read_ones = [p.name for p in kernel.parameters if p.role != CONSTANT and (p.loaded or p.role != POINTER)]
-    kinds = [dtype_from(wrapper, p) for p in kernel.parameters if p.role == POINTER]
+    kinds = {p.name: dtype_from(wrapper, p) for p in kernel.parameters if p.role == POINTER}
     returned = "the new contents of " + (", ".join(written) or "what it writes")
-    lines += closing_lines(sizes, returned, ", ".join(read_ones), [kernel], kinds)
+    lines += closing_lines(sizes, returned, ", ".join(read_ones), kinds, written)
     return lines
 
 
@@ -387,9 +400,19 @@ def tensor(
         if length and sizes and all(shapes.get(name) for name in indexed):
             return made, f"  # indices into {indexed[0]}" + ("" if dtype else "; the source states no dtype")
         return mark(f"indices into {indexed[0]}: {made}"), ""
+    bounded = [name for use in uses for name in use.bounds]
+    if bounded and not any(use.stored for use in uses):
+        most = next((shapes[name][-1] for name in bounded if shapes.get(name)), "")
+        kind = dtype or "int32"
+        made = f"torch.randint(1, {most or 'LONGEST'} + 1, ({sizes or '64'},), generator=rng, dtype=torch.{kind})"
+        if most and sizes:
+            return made, f"  # they bound the masks of {bounded[0]}" + ("" if dtype else "; no dtype is stated")
+        return mark(f"lengths or ends, which bound the masks of {bounded[0]}: {made}"), ""
     if not shape:
         kind = f"torch.{dtype}" if dtype else "the dtype"
-        return mark(f"a tensor of the shape and {kind} that callers use: torch.randn(64, 512, generator=rng)"), ""
+        made = f"torch.randint(0, 100, (64,), generator=rng, dtype={kind})"
+        made = made if dtype in INTEGERS else "torch.randn(64, 512, generator=rng)"
+        return mark(f"a tensor of the shape and {kind} that callers use: {made}"), ""
     comment = "" if dtype else "  # float32, as the source states no dtype"
     kind = f", dtype=torch.{dtype}" if dtype and dtype not in ("float32", "float") else ""
     if uses and all(use.stored and not use.loaded for use in uses):
@@ -453,17 +476,27 @@ def configs_lines(kernels: Sequence[Kernel]) -> list[str]:
     return ["        configs={", *rows, "        },"]
 
 
+def comparison(kinds: Mapping[str, str], written: Sequence[str]) -> str:
+    """How results are judged: by the dtypes of what is written, where all are known, else by the coarsest one."""
+    results = [kinds.get(name, "") for name in written]
+    known = results if results and all(results) else list(kinds.values())
+    if known and all(kind in INTEGERS for kind in known):
+        return "exact,"
+    coarse = next((kind for kind in TWO_STEPS if kind in known), "")
+    if not coarse:
+        return "within(relative=1e-3, absolute=1e-5),"
+    return f"within(relative={TWO_STEPS[coarse]}, absolute=1e-5),  # two steps of {coarse}"
+
+
 def closing_lines(
-    sizes: Mapping[str, float], returned: str, given: str, kernels: Sequence[Kernel], kinds: Sequence[str]
+    sizes: Mapping[str, float], returned: str, given: str, kinds: Mapping[str, str], written: Sequence[str]
 ) -> list[str]:
     example = ", ".join(f'"{name}": {n}' for name, n in sizes.items())
     cases = f'sizes by name, small ones: {{"small": {{{example}}}}}'
-    exact = bool(kinds) and all(kind in INTEGERS for kind in kinds)
-    compare = "exact" if exact else "within(relative=1e-3, absolute=1e-5)"
     return [
         f"        cases={mark(cases)},",
         f"        reference={mark(f'plain torch, {returned}: lambda {given}: ...')},",
-        f"        compare={compare},",
+        f"        compare={comparison(kinds, written)}",
         "    ),",
     ]
 
@@ -618,7 +651,7 @@ def decisive_paths(top: Path, found: Found) -> list[str]:
     seen, queue = set(files), list(files)
     while queue:
         name = queue.pop()
-        for other in first_party(top, name, imports_of(top, name, found)):
+        for other in first_party(name, imports_of(top, name, found), lambda one: (top / one).is_file()):
             if other not in seen:
                 seen.add(other)
                 queue.append(other)
@@ -639,27 +672,6 @@ def imports_of(top: Path, name: str, found: Found) -> Sequence[str]:
         return imports_in((top / name).read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return ()
-
-
-def first_party(top: Path, name: str, modules: Iterable[str]) -> list[str]:
-    """Files of the repository that a file's imports mean."""
-    found = []
-    here = PurePosixPath(name).parent
-    for module in modules:
-        bare = module.lstrip(".")
-        level = len(module) - len(bare)
-        bases = [PurePosixPath("."), PurePosixPath("src"), here]
-        if level:
-            base = here
-            for _ in range(level - 1):
-                base = base.parent
-            bases = [base]
-        for base in bases:
-            path = base.joinpath(*bare.split(".")) if bare else base
-            for candidate in (path.with_name(path.name + ".py") if path.name else path, path / "__init__.py"):
-                if ".." not in candidate.parts and (top / candidate).is_file():
-                    found.append(candidate.as_posix())
-    return found
 
 
 HEADER = '''"""Kernels of this repository for ascend-perf: what each takes, its cases, and what is right.

@@ -8,9 +8,9 @@ function that launches a kernel, with its grid and its arguments.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 POINTER, SCALAR, CONSTANT, UNKNOWN = "pointer", "scalar", "constant", "unknown"
 LARGEST = 2 << 20  # bytes of a file that is read
@@ -25,8 +25,8 @@ DTYPES = {"float16", "half", "bfloat16", "float32", "float", "float64", *INTEGER
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of a kernel.  index_of: the pointers whose addresses its values decide.
-    shape: expressions of its extents, as far as the addresses and their masks tell."""
+    """One parameter of a kernel.  index_of: the pointers whose addresses its values decide; bounds: those whose
+    masks its values bound.  shape: expressions of its extents, as far as the addresses and their masks tell."""
 
     name: str
     role: str
@@ -35,12 +35,16 @@ class Parameter:
     default: str = ""
     index_of: tuple[str, ...] = ()
     shape: tuple[str, ...] = ()
+    bounds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Wrapper:
     """A function that launches kernels: its parameters (those without default), the grid and arguments of the
-    launch as written, and what is plain in its body about its tensors."""
+    launch as written, and what is plain in its body about its tensors.
+
+    returns: whether it returns something beside what is written.
+    """
 
     file: str
     name: str
@@ -54,6 +58,7 @@ class Wrapper:
     shapes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     written: tuple[str, ...] = ()
     device_bound: str = ""
+    returns: bool = False
 
 
 @dataclass(frozen=True)
@@ -257,6 +262,33 @@ def _module_is(place: str, module: str, stem: str) -> bool:
     )
 
 
+def described_places(text: bytes, op: str) -> list[str]:
+    """Files of the kernels and wrappers that a benchmarks file describes under an op's name, as it is written."""
+    found = []
+    for node in ast.walk(_tree(text)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+            given = {one.arg: one.value for one in node.keywords}
+            name = node.args[0] if node.args else given.get("name")
+            if not isinstance(name, ast.Constant) or name.value != op:
+                continue
+            for place in (given.get("kernel"), given.get("call")):
+                if isinstance(place, ast.Constant) and isinstance(place.value, str):
+                    found.append(place.value.rpartition(":")[0])
+    return found
+
+
+def imported_by(text: bytes) -> tuple[str, ...]:
+    """`imports_in`, nothing for a file that is no Python."""
+    return _imported(_tree(text))
+
+
+def _tree(text: bytes) -> ast.Module:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.Module([], [])
+
+
 def imports_in(text: bytes) -> tuple[str, ...]:
     """Modules that a file imports, dotted, relative ones with their dots in front."""
     return _imported(ast.parse(text))
@@ -272,6 +304,27 @@ def _imported(tree: ast.Module) -> tuple[str, ...]:
             joint = "." if node.module else ""
             found += [base, *(f"{base}{joint}{alias.name}" for alias in node.names)]
     return tuple(dict.fromkeys(found))
+
+
+def first_party(name: str, modules: Iterable[str], holds: Callable[[str], bool]) -> list[str]:
+    """Files of the repository that a file's imports mean.  holds: whether the repository has a file."""
+    found = []
+    here = PurePosixPath(name).parent
+    for module in modules:
+        bare = module.lstrip(".")
+        level = len(module) - len(bare)
+        bases = [PurePosixPath("."), PurePosixPath("src"), here]
+        if level:
+            base = here
+            for _ in range(level - 1):
+                base = base.parent
+            bases = [base]
+        for base in bases:
+            path = base.joinpath(*bare.split(".")) if bare else base
+            for candidate in (path.with_name(path.name + ".py") if path.name else path, path / "__init__.py"):
+                if ".." not in candidate.parts and holds(candidate.as_posix()):
+                    found.append(candidate.as_posix())
+    return found
 
 
 def _side_effects(file: _File) -> list[Problem]:
@@ -457,7 +510,8 @@ class _Body:
             return Parameter(name, CONSTANT, default=default)
         if name in self.pointers:
             loaded, stored = self.pointers[name]
-            return Parameter(name, POINTER, stored, loaded, default, self._index_of(name), self._shape(name))
+            index_of, bounds = self._used_by(name)
+            return Parameter(name, POINTER, stored, loaded, default, index_of, self._shape(name), bounds)
         used = any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(self.node) if n is not self.node)
         plain = name in self.numbers or self._handed_scalar(name) or (used and self._in_sums(name))
         return Parameter(name, SCALAR if plain or default not in ("", "None") else UNKNOWN, default=default)
@@ -473,8 +527,8 @@ class _Body:
             for node in ast.walk(self.node)
         )
 
-    def _index_of(self, name: str) -> tuple[str, ...]:
-        """Pointers whose addresses hold something loaded from this one."""
+    def _used_by(self, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Pointers whose addresses hold something loaded from this one, and those whose masks it bounds."""
         loads = {
             target
             for target, value in self.assigned.items()
@@ -493,13 +547,21 @@ class _Body:
             }
             grown = bool(more)
             loads |= more
-        found = [
-            one.pointer
-            for one in self.accesses
-            if one.pointer != name
-            and any(isinstance(n, ast.Name) and n.id in loads for n in ast.walk(one.address))
+        others = [one for one in self.accesses if one.pointer != name]
+        index_of = [one.pointer for one in others if _names(one.address) & loads]
+        bounds = [one.pointer for one in others if any(_names(side) & loads for side in self._bounds(one.mask))]
+        return tuple(dict.fromkeys(index_of)), tuple(dict.fromkeys(bounds))
+
+    def _bounds(self, mask: ast.expr | None) -> list[ast.expr]:
+        """What stands on the larger side of a mask's comparisons."""
+        if isinstance(mask, ast.Name) and mask.id in self.assigned:
+            mask = self.assigned[mask.id]
+        return [
+            node.comparators[0] if isinstance(node.ops[0], ast.Lt | ast.LtE) else node.left
+            for node in (ast.walk(mask) if mask is not None else ())
+            if isinstance(node, ast.Compare) and len(node.ops) == 1
+            if isinstance(node.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE)
         ]
-        return tuple(dict.fromkeys(found))
 
     def _expanded(self, node: ast.expr, seen: tuple[str, ...] = ()) -> list[ast.expr]:
         """The terms of a sum, with names replaced by what they were assigned."""
@@ -751,7 +813,8 @@ def _described(file: _File, node: ast.FunctionDef, call: ast.Call, kernel: Kerne
             tensors.add(value)
             if parameter.stored and not (isinstance(assigned.get(value), ast.Call) and _made(assigned[value])):
                 written.add(value)
-    dtypes, shapes = _facts(node, {a.arg for a in every})
+    flat = {arguments.get(p.name, "") for p in kernel.parameters if p.role == POINTER and len(p.shape) == 1}
+    dtypes, shapes = _facts(node, {a.arg for a in every}, flat)
     tensors |= set(shapes) & {a.arg for a in every}
     for local, made in assigned.items():
         extents = _extents_made(made, shapes)
@@ -761,7 +824,7 @@ def _described(file: _File, node: ast.FunctionDef, call: ast.Call, kernel: Kerne
     return Wrapper(
         file.name, node.name, node.lineno, tuple(needed), ast.unparse(grid), arguments, constants,
         tuple(n for n in kept if n in tensors), dtypes, shapes, tuple(n for n in needed if n in written),
-        _device_bound(node),
+        _device_bound(node), any(_names(value) - written for value in _returned(node)),
     )  # fmt: skip
 
 
@@ -784,14 +847,25 @@ def _made(value: ast.expr) -> bool:
     return isinstance(value, ast.Call) and _last(value.func) in MADE_EMPTY
 
 
-def _facts(node: ast.FunctionDef, names: set[str]) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
-    """dtypes and extents that a wrapper states plainly: assertions, and how it takes a shape apart."""
+def _facts(
+    node: ast.FunctionDef, names: set[str], flat: set[str]
+) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
+    """dtypes and extents that a wrapper states plainly: assertions, and how it takes a shape apart.
+    flat: arguments that the kernel addresses along one axis."""
     dtypes: dict[str, str] = {}
     shapes: dict[str, tuple[str, ...]] = {}
     same: list[tuple[str, str]] = []
     alike = {name: name for name in names}
+    axes: dict[str, dict[int, str]] = {}
     for inner in ast.walk(node):
+        taken = _axis_taken(inner, alike)
+        if taken:
+            axes.setdefault(taken[0], {}).setdefault(taken[1], "")
         if isinstance(inner, ast.Assign) and len(inner.targets) == 1:
+            for target, value in _pairs(inner.targets[0], inner.value):
+                named = _axis_taken(value, alike)
+                if named and isinstance(target, ast.Name) and not _called(value, "stride"):
+                    axes.setdefault(named[0], {})[named[1]] = target.id
             held = inner.targets[0].id if isinstance(inner.targets[0], ast.Name) else ""
             source = _like(inner.value, alike)
             if held and source:
@@ -823,12 +897,38 @@ def _facts(node: ast.FunctionDef, names: set[str]) -> tuple[dict[str, str], dict
                     for one, other in (pair, pair[::-1]):
                         if other in dtypes:
                             dtypes.setdefault(one, dtypes[other])
+    for owner, extents in axes.items():  # a tensor of which only the first axis is spoken of may have more
+        if any(extents.values()) and (max(extents) > 0 or owner in flat):
+            shapes.setdefault(owner, tuple(extents.get(axis, "") for axis in range(max(extents) + 1)))
     for one, other in same:
         if one in shapes:
             shapes.setdefault(other, shapes[one])
         elif other in shapes:
             shapes.setdefault(one, shapes[other])
     return dtypes, shapes
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    """`a, b = x, y` as two assignments."""
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+        return list(zip(target.elts, value.elts))
+    return [(target, value)]
+
+
+def _axis_taken(node: ast.AST, owners: Mapping[str, str]) -> tuple[str, int] | None:
+    """The argument and axis of `x.shape[1]`, `x.size(1)`, `x.stride(1)` and `len(x)`."""
+    owner, axis = "", node
+    if isinstance(node, ast.Subscript):
+        owner, axis = _attribute(node.value, "shape", owners), node.slice
+    elif isinstance(node, ast.Call) and len(node.args) == 1:
+        if _last(node.func) == "len" and isinstance(node.args[0], ast.Name):
+            owner, axis = owners.get(node.args[0].id, ""), ast.Constant(0)
+        else:
+            owner = _attribute(node.func, "size", owners) or _attribute(node.func, "stride", owners)
+            axis = node.args[0]
+    if not (owner and isinstance(axis, ast.Constant) and type(axis.value) is int and axis.value >= 0):
+        return None
+    return owner, axis.value
 
 
 def _raises(node: ast.FunctionDef, test: ast.Compare) -> bool:
@@ -867,6 +967,22 @@ def _attribute(node: ast.expr, name: str, owners: Mapping[str, str]) -> str:
 
 def _called_on(node: ast.expr, name: str, owners: Mapping[str, str]) -> str:
     return _attribute(node.func, name, owners) if isinstance(node, ast.Call) and not node.args else ""
+
+
+def _returned(node: ast.FunctionDef) -> list[ast.expr]:
+    """What a function returns; functions inside it return something else."""
+    inner = {n for f in ast.walk(node) if isinstance(f, ast.FunctionDef) and f is not node for n in ast.walk(f)}
+    return [
+        n.value for n in ast.walk(node) if isinstance(n, ast.Return) and n.value is not None and n not in inner
+    ]
+
+
+def _called(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Call) and _last(node.func) == name
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
 
 
 def _last(node: ast.AST) -> str:

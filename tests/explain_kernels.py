@@ -317,3 +317,87 @@ def rms_or(x, w, out, rows, cols, BLOCK: tl.constexpr):
         v = tl.load(x + c, mask=d < cols, other=0.0)
         s = tl.sum(v * v, 0) / cols
         tl.store(out + c, v * tl.rsqrt(s + 1e-6) * tl.load(w + d, mask=d < cols, other=0.0), mask=d < cols)
+
+
+# ---- sums of squares of rows in tiles, as in a fused addition and normalisation
+
+
+@triton.jit
+def norm_unrolled(x, w, out, rows, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    for row in range(tl.program_id(0), rows, tl.num_programs(0)):
+        squares = 0.0
+        for i in tl.static_range(0, WIDTH, BLOCK):
+            c = i + tl.arange(0, BLOCK)
+            v = tl.load(x + row * WIDTH + c, mask=c < WIDTH, other=0.0).to(tl.float32)
+            squares += tl.sum(v * v)
+        scale = tl.rsqrt(squares / WIDTH + 1e-5)
+        for i in tl.static_range(0, WIDTH, BLOCK):
+            c = i + tl.arange(0, BLOCK)
+            v = tl.load(x + row * WIDTH + c, mask=c < WIDTH, other=0.0).to(tl.float32) * scale
+            g = tl.load(w + c, mask=c < WIDTH, other=0.0).to(tl.float32)
+            tl.store(out + row * WIDTH + c, (v * g).to(out.dtype.element_ty), mask=c < WIDTH)
+
+
+@triton.jit
+def norm_rolled(x, w, out, rows, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    for row in range(tl.program_id(0), rows, tl.num_programs(0)):
+        squares = 0.0
+        for i in range(0, WIDTH, BLOCK):
+            c = i + tl.arange(0, BLOCK)
+            v = tl.load(x + row * WIDTH + c, mask=c < WIDTH, other=0.0).to(tl.float32)
+            squares += tl.sum(v * v)
+        scale = tl.rsqrt(squares / WIDTH + 1e-5)
+        for i in range(0, WIDTH, BLOCK):
+            c = i + tl.arange(0, BLOCK)
+            v = tl.load(x + row * WIDTH + c, mask=c < WIDTH, other=0.0).to(tl.float32) * scale
+            g = tl.load(w + c, mask=c < WIDTH, other=0.0).to(tl.float32)
+            tl.store(out + row * WIDTH + c, (v * g).to(out.dtype.element_ty), mask=c < WIDTH)
+
+
+@triton.jit
+def norm_one_element(x, w, out, rows, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    for row in range(tl.program_id(0), rows, tl.num_programs(0)):
+        squares = tl.zeros([1], tl.float32)
+        for i in range(0, WIDTH, BLOCK):
+            c = i + tl.arange(0, BLOCK)
+            v = tl.load(x + row * WIDTH + c, mask=c < WIDTH, other=0.0).to(tl.float32)
+            squares += tl.sum(v * v, 0, keep_dims=True)
+        scale = tl.rsqrt(squares / WIDTH + 1e-5)
+        for i in range(0, WIDTH, BLOCK):
+            c = i + tl.arange(0, BLOCK)
+            v = tl.load(x + row * WIDTH + c, mask=c < WIDTH, other=0.0).to(tl.float32) * scale
+            g = tl.load(w + c, mask=c < WIDTH, other=0.0).to(tl.float32)
+            tl.store(out + row * WIDTH + c, (v * g).to(out.dtype.element_ty), mask=c < WIDTH)
+
+
+@triton.jit
+def norm_partial(x, w, out, rows, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    for row in range(tl.program_id(0), rows, tl.num_programs(0)):
+        squares = tl.zeros([BLOCK], tl.float32)
+        for i in range(0, WIDTH, BLOCK):
+            c = i + tl.arange(0, BLOCK)
+            v = tl.load(x + row * WIDTH + c, mask=c < WIDTH, other=0.0).to(tl.float32)
+            squares += v * v
+        scale = tl.rsqrt(tl.sum(squares) / WIDTH + 1e-5)
+        for i in range(0, WIDTH, BLOCK):
+            c = i + tl.arange(0, BLOCK)
+            v = tl.load(x + row * WIDTH + c, mask=c < WIDTH, other=0.0).to(tl.float32) * scale
+            g = tl.load(w + c, mask=c < WIDTH, other=0.0).to(tl.float32)
+            tl.store(out + row * WIDTH + c, (v * g).to(out.dtype.element_ty), mask=c < WIDTH)
+
+
+@triton.jit
+def norm_two_rows(x, w, out, rows, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    for pair in range(tl.program_id(0), rows // 2, tl.num_programs(0)):
+        row = pair * 2 + tl.arange(0, 2)[:, None]
+        squares = tl.zeros([2, 1], tl.float32)
+        for i in range(0, WIDTH, BLOCK):
+            c = i + tl.arange(0, BLOCK)[None, :]
+            v = tl.load(x + row * WIDTH + c, mask=c < WIDTH, other=0.0).to(tl.float32)
+            squares += tl.sum(v * v, 1, keep_dims=True)
+        scale = tl.rsqrt(squares / WIDTH + 1e-5)
+        for i in range(0, WIDTH, BLOCK):
+            c = i + tl.arange(0, BLOCK)[None, :]
+            v = tl.load(x + row * WIDTH + c, mask=c < WIDTH, other=0.0).to(tl.float32) * scale
+            g = tl.load(w + c, mask=c < WIDTH, other=0.0).to(tl.float32)
+            tl.store(out + row * WIDTH + c, (v * g).to(out.dtype.element_ty), mask=c < WIDTH)

@@ -121,6 +121,28 @@ PATTERNS = {
 }
 """Kernel of the tests -> what must be said of it against the plain loop with derived offsets."""
 
+
+class Sizes(NamedTuple):
+    """A kernel whose tiles alone change.  words: as in `Truth`."""
+
+    kernel: str
+    width: int
+    dtype: str
+    before: int
+    after: int
+    words: tuple[str | tuple[str, ...], ...]
+
+
+SIZES = {
+    f"{kernel} {width} {dtype} {before}->{after}": Sizes(
+        kernel, width, dtype, before, after, ("tiles", "`out`", f"{after} elements instead of {before}")
+    )
+    for kernel in ("norm_unrolled", "norm_rolled", "norm_partial")
+    for width, dtype in ((4096, "bfloat16"), (1000, "float32"))
+    for before, after in ((2048, 512), (512, 128), (512, 2048))
+}
+"""Another tile size, which must be said first: how often a tile is summed, copied and waited for follows."""
+
 HARMLESS = ("carried_pointers", "scalar_carry", "mask_or_equal", "two_ranges", "stepped_range")
 """Kernels that compile as well as the plain loop: nothing costly may be claimed."""
 
@@ -153,6 +175,23 @@ def compiled(name: str, dtype: str = "int32"):
     return compile_kernel(kernel, arguments(dtype), CONSTANTS)
 
 
+def normed(kernel: str, width: int = 4096, dtype: str = "float32", block: int = 512):
+    """One of the kernels that normalise rows, compiled."""
+    import torch
+
+    kind = getattr(torch, dtype)
+    tensors = {"x": (96, width), "w": (width,), "out": (96, width)}
+    given = {name: torch.zeros(size, dtype=kind) for name, size in tensors.items()}
+    return compile_kernel(
+        getattr(explain_kernels, kernel), {**given, "rows": 96}, {"WIDTH": width, "BLOCK": block}
+    )
+
+
+def resized(name: str) -> Explanation:
+    one = SIZES[name]
+    return explain(*(normed(one.kernel, one.width, one.dtype, block) for block in (one.before, one.after)))
+
+
 def pattern(name: str) -> Explanation:
     plain = {"assign": "assign_derived", "rms": "rms"}.get(name.partition("_")[0], "base")
     return explain(compiled(plain), compiled(name))
@@ -183,7 +222,7 @@ def missing(sentence: str, words: tuple[str | tuple[str, ...], ...]) -> list[str
 
 
 def rows() -> Iterator[tuple[str, Explanation, list[str]]]:
-    """Name, explanation and missing words of every twin and pattern."""
+    """Name, explanation and missing words of every twin, pattern and tile size."""
     for op, name in twins():
         if (op, name) in TWINS:
             said = twin(op, name)
@@ -191,6 +230,9 @@ def rows() -> Iterator[tuple[str, Explanation, list[str]]]:
     for name, words in PATTERNS.items():
         said = pattern(name)
         yield name, said, missing(said.sentences[0], words)
+    for name, sizes in SIZES.items():
+        said = resized(name)
+        yield name, said, missing(said.sentences[0], sizes.words)
 
 
 def main() -> int:

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 import ascend_model
 from ascend_kernels.registry import OPS
 from ascend_model import compile_kernel, toolchain
-from ascend_model.explain import Side, explain, explain_all, explain_codes, load, normalised_diff
+from ascend_model.explain import Side, advise, explain, explain_all, explain_codes, load, normalised_diff
 from ascend_model.linalg import read
+from ascend_model.metrics import static_counts
+from ascend_model.patterns import Trait, changes
 from ascend_model.source import line_of, mask_at, shortened, turned
 from dashboards import cli
 from tests import explain_table as table
@@ -39,7 +41,14 @@ def test_the_cause_is_the_first_sentence_in_nine_of_ten(explained):
 
 def test_every_known_pattern_is_named(explained):
     """The patterns of these tests do not move with the kernels under watch: each must be named."""
-    assert [(name, lacks) for name, _, lacks in explained if lacks and name in table.PATTERNS] == []
+    own = {*table.PATTERNS, *table.SIZES}
+    assert [(name, lacks) for name, _, lacks in explained if lacks and name in own] == []
+
+
+def test_places_are_lines_of_the_kernels_never_of_tritons_library(explained):
+    for name, said, _ in explained:
+        told = [*said.sentences, *(one.where for one in said.evidence)]
+        assert not [one for one in told if "triton/language" in one], name
 
 
 def test_every_twin_has_a_cause_written_by_hand():
@@ -97,6 +106,122 @@ def test_other_types_of_arguments_are_told():
     said = explain(table.compiled("assign_derived"), table.compiled("assign_derived", "int64"))
     assert not table.missing(said.sentences[0], ("sum", "i64", "scalar"))
     assert any("`start` is a tensor of i64 instead of a tensor of i32" in one for one in said.sentences)
+
+
+def test_what_another_tile_size_brings_with_it_is_told_behind_it():
+    said = table.resized("norm_unrolled 4096 bfloat16 2048->512")
+    brought = [one for one in said.sentences if one.startswith("The other tile size brings with it: ")]
+    assert len(brought) == 1
+    # Two tiles of a row become eight; both loops load `x`, and the second one finds the last tile still there.
+    assert "copies an iteration for the load of `x`: 15 instead of 3" in brought[0]
+    assert "reduction to a scalar inside a loop 2 -> 8" in brought[0]
+    assert not any("partial results" in one for one in said.sentences)
+    evidence = {one.what: (one.before, one.after) for one in said.evidence}
+    assert evidence["tile size"] == (2048, 512) and evidence["sum waited for"] == (2, 8)
+
+
+def test_the_page_shows_what_is_said_of_another_tile_size():
+    page = " ".join((Path(__file__).parents[1] / "docs/explain.md").read_text().split())
+    for sentence in table.resized("norm_unrolled 4096 bfloat16 2048->512").sentences:
+        assert sentence.replace("tests/explain_kernels", "explain_kernels") in page  # as of a file that is named
+
+
+def test_a_pattern_that_the_smaller_tiles_do_not_explain_comes_first():
+    """Tiles of a quarter, and in the same edit a sum of every tile, which there was none of in that loop."""
+    said = explain(table.normed("norm_partial", block=2048), table.normed("norm_rolled", block=512))
+    assert said.cause == "sum waited for"
+    assert any("512 elements instead of 2048" in one for one in said.sentences[1:])
+
+
+def test_a_sum_that_moves_out_of_the_inner_loop_is_an_improvement():
+    inner, outer = table.normed("norm_rolled"), table.normed("norm_partial")
+    assert explain(inner, outer).sentences[0].startswith("No more reduction to a scalar inside 2 nested loops")
+    assert explain(outer, inner).sentences[0].startswith("A tile is reduced to a scalar inside 2 nested loops: ")
+
+
+def trait(kind, key, weight, level=0):
+    return Trait(kind, key, weight, f"{kind} {{now}}", kind, place=("k.py", 1, 0), level=level)
+
+
+def tiles(*sizes):
+    return [trait("tile size", f"{act} {name}", size) for act, name, size in sizes]
+
+
+SUM, WHOLE = "sum waited for", "whole-tile store"
+SMALL = [("store to", "out", 256), ("load of", "x", 256)]
+LARGE = [("store to", "out", 1024), ("load of", "x", 1024)]
+
+
+@pytest.mark.parametrize(
+    ("large", "small", "first"),
+    [
+        # Copies an iteration say that loops are unrolled: up to four times as many of everything.
+        ([("more copies", 1), (SUM, 1)], [("more copies", 4), (SUM, 4)], "tile size"),
+        ([("more copies", 3), (SUM, 2)], [("more copies", 15), (SUM, 8)], "tile size"),
+        ([("more copies", 3), (SUM, 2)], [("more copies", 15), (SUM, 9)], SUM),
+        ([("more copies", 3)], [("more copies", 17)], "more copies"),
+        ([("more copies", 1), (WHOLE, 1)], [("more copies", 2), (WHOLE, 2)], "tile size"),
+        ([("more copies", 1), ("deeper loop", 2)], [("more copies", 4), ("deeper loop", 1)], "unrolled loop"),
+        ([("more copies", 1), ("deeper loop", 1)], [("more copies", 1), ("deeper loop", 2)], "tile size"),
+        # In a loop that stays one, a second sum is another source.
+        ([("sum waited for", 1)], [("sum waited for", 2)], "sum waited for"),
+        ([("scalars of vectors", 8)], [("scalars of vectors", 32)], "tile size"),
+        ([("scalars of vectors", 8)], [("scalars of vectors", 40)], "scalars of vectors"),
+        ([], [("scalar cast", 1)], "scalar cast"),
+        # What counts elements of a tile shrinks with it; what is gone is gone for another reason.
+        ([("element by element", 1024)], [("element by element", 256)], "tile size"),
+        ([("element by element", 1024)], [("element by element", 128)], "element by element"),
+        ([("element by element", 1024)], [], "element by element"),
+    ],
+)  # fmt: skip
+def test_what_follows_from_the_tile_size_is_a_matter_of_amounts(large, small, first):
+    was, now = (
+        [*tiles(*size), *(trait(kind, "one", weight) for kind, weight in rest)]
+        for size, rest in ((LARGE, large), (SMALL, small))
+    )
+    assert changes(was, now)[0].kind == first
+    assert changes(now, was)[0].kind == first
+
+
+def test_a_load_in_pieces_is_no_other_tile_size_of_the_job():
+    was = [*tiles(("store to", "out", 1024), ("load of", "x", 1024)), trait("more copies", "load of x", 1)]
+    now = [*tiles(("store to", "out", 1024), ("load of", "x", 64)), trait("more copies", "load of x", 16)]
+    assert [one.kind for one in changes(was, now)] == ["more copies", "tile size"]
+
+
+def test_advice_does_not_contradict_itself():
+    """A sum kept as a vector of one element costs more single accesses than the scalar, two rows none."""
+    counts = {
+        name: static_counts(table.normed(name).generic)["scalar"]
+        for name in ("norm_rolled", "norm_one_element", "norm_partial", "norm_two_rows")
+    }
+    assert counts["norm_one_element"] > counts["norm_rolled"] > counts["norm_partial"] > counts["norm_two_rows"]
+    assert counts["norm_two_rows"] == 0
+    given = advise(table.normed("norm_rolled"))
+    assert {one.kind for one in given} >= {"sum waited for", "one-element vectors", "scalars of vectors"}
+    for one in given:
+        assert "keep the value scalar" not in one.sentence
+        assert not re.search(r"(keep|load)\b[^;]*one[- ]element", one.sentence.partition("; ")[2])
+    assert advise(table.normed("norm_two_rows")) == ()
+    said = explain(table.normed("norm_rolled"), table.normed("norm_one_element"))
+    assert said.sentences[0].startswith("The scalar pipe takes single values out of the unified buffer")
+    assert not any(one.startswith("Less of") for one in said.sentences)
+
+
+def test_a_sum_that_is_only_stored_may_stay_a_vector():
+    said = table.twin("padded_scatter_wgrad", "scalar-sum")
+    assert "it is only stored, so keep it a vector: tl.sum(tile[None, :], 1)" in said.sentences[0]
+    assert not any("two elements or more" in one for one in said.sentences if "vectors of one element" in one[:60])
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_offsets_that_are_carried_otherwise_are_still_carried(back):
+    """`offset += BLOCK` became `offset = tl.where(...)`: nothing is no longer carried, and the lanes' int64 is the
+    compiler's."""
+    pair = table.compiled("assign_carried"), table.compiled("assign_where")
+    said = explain(*(reversed(pair) if back else pair))
+    assert said.cause == "element by element" and "tl.where" in said.sentences[0]
+    assert not [one for one in said.sentences[1:] if "carried" in one or "int64" in one]
 
 
 # ---- the same, and the unknown
@@ -392,6 +517,18 @@ def test_command_explains_an_op(capsys):
     words = capsys.readouterr().out
     assert "load, select and store of the whole tile" in words and "write `offset < length`" in words
     assert "nothing ran on a device" in words
+
+
+def test_the_pages_show_what_the_command_says(capsys):
+    asked = ["explain", "assign_req_to_token_pool", "--impl", "mask-reversed", "--case", "ragged"]
+    assert cli.main(asked) == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if line]
+    [line] = re.findall(r"twins\.py:(\d+)", said[2])
+    for page in ("README.md", "docs/explain.md"):
+        text = " ".join((Path(__file__).parents[1] / page).read_text().split())
+        for sentence in said[1:]:
+            assert " ".join(sentence.split()) in text, f"{page}: {sentence}"
+        assert set(re.findall(r"twins\.py:(\d+)", text)) == {line}, page
 
 
 def test_command_gives_json(capsys):

@@ -28,6 +28,7 @@ from ascend_kernels.harness.spec import (
 )
 from ascend_kernels.registry import OPS
 from ascend_kernels.token_pool.spans import Copy
+from ascend_model.outputs import steps_apart
 
 ASSIGN = OPS["assign_req_to_token_pool"]
 # The package's name of it is the function.
@@ -226,6 +227,32 @@ def test_runs_that_differ():
     verdict = verdict_of(call, reference=reference, compare=within(1.0, 10.0))
     assert verdict.state == WRONG_RESULT
     assert "two runs on the same input differ" in verdict.reason
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_neighbours_are_one_step_apart(dtype):
+    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[torch.finfo(dtype).bits // 8]
+    values = torch.tensor([1.0, 1.5, 1.9921875, -3.0, 1e-3, 0.0], dtype=dtype)
+    values[-1] = torch.finfo(dtype).tiny
+    for steps in (1, 2, 5):
+        apart = steps_apart((values.view(bits) + steps).view(dtype), values)
+        # Across a power of two the steps double.
+        assert ((apart == steps) | ((apart > steps) & (values == 1.9921875))).all()
+
+
+def test_a_result_beyond_its_tolerance_says_both_and_the_steps():
+    expected = torch.ones(2, 4, dtype=torch.bfloat16)
+    actual = expected.clone()
+    actual[1, 2], actual[1, 3] = 1 + 2**-7, 1 + 3 * 2**-7
+    assert within(1e-3, 1e-5)("out", actual, expected, {}) == (
+        "out[1, 2] is 1.0078125, expected 1.0 (2 of 8 elements differ); the tolerance is 0.001 of the value "
+        "+ 1e-05, they are up to 3 steps of bfloat16 apart"
+    )
+    assert within(1e-3)("out", actual[:, :3], expected[:, :3], {}).endswith("up to 1 step of bfloat16 apart")
+    said = within(1e-3)("out", torch.tensor([5]), torch.tensor([9]), {})
+    assert said == "out[0] is 5, expected 9 (1 of 1 element differs); the tolerance is 0.001 of the value + 0"
+    lost = within(1e-3)("out", torch.tensor([float("nan")]), torch.tensor([1.0]), {})
+    assert "tolerance" in lost and "steps" not in lost
 
 
 def test_nan_is_equal_to_nan_only():

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import own_kernels
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ascend_kernels.harness.spec import within
 from dashboards import cli, init_command
 from dashboards.kernel_sources import CONSTANT, POINTER, SCALAR, UNKNOWN, read
 
@@ -39,6 +41,46 @@ def written(folder: Path, source: str) -> str:
     """The text of the only description made of a source."""
     [op] = init_command.described(found(folder, source))
     return "\n".join(op.lines)
+
+
+JUDGED = """
+@triton.jit
+def k(x, out, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i, mask=i < n), mask=i < n)
+
+def wrap(x, out):
+    assert x.dtype == torch.{given}
+    {stated}
+    k[(triton.cdiv(x.numel(), 128),)](x, out, x.numel(), BLOCK=128)
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "result", "compare"),
+    [
+        ("float32", "float32", "within(relative=1e-3, absolute=1e-5),"),
+        ("float32", "bfloat16", "within(relative=2**-6, absolute=1e-5),  # two steps of bfloat16"),
+        ("float32", "float16", "within(relative=2**-9, absolute=1e-5),  # two steps of float16"),
+        ("bfloat16", "float32", "within(relative=1e-3, absolute=1e-5),"),
+        ("bfloat16", "", "within(relative=2**-6, absolute=1e-5),  # two steps of bfloat16"),
+        ("bfloat16", "int32", "exact,"),
+        ("int32", "", "within(relative=1e-3, absolute=1e-5),"),
+    ],
+)
+def test_results_are_judged_by_their_dtype(given, result, compare, tmp_path):
+    stated = f"assert out.dtype == torch.{result}" if result else "pass"
+    assert f"        compare={compare}\n" in written(tmp_path, JUDGED.format(given=given, stated=stated))
+
+
+@pytest.mark.parametrize(("dtype", "relative"), [(torch.bfloat16, 2**-6), (torch.float16, 2**-9)])
+def test_two_steps_of_a_format_are_within_and_five_are_not(dtype, relative):
+    values = torch.arange(2**14, 2**14 + 2048, dtype=torch.int16)  # every mantissa, at several powers of two
+    for steps, right in ((2, True), (-2, True), (5, False), (-5, False)):
+        apart = within(relative)("out", (values + steps).view(dtype), values.view(dtype), {})
+        assert (apart is None) == right
+        if not right:
+            assert "(2048 of 2048 elements differ)" in apart
 
 
 ROLES = {
@@ -187,6 +229,74 @@ def test_the_example_is_read_as_a_person_would(repository):
     config = (repository / "asv.conf.json").read_text()
     assert "--repository gather.py kernels src/nn benchmarks" in config
     assert (repository / ".asv/.gitignore").read_text() == "*\n"
+
+
+GATHER = """
+@triton.jit
+def gather_kernel(table, index, out, lengths, width, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    length = tl.load(lengths + row)
+    source = table + tl.load(index + row) * width
+    for i in range(0, tl.cdiv(length, BLOCK)):
+        offset = i * BLOCK + tl.arange(0, BLOCK)
+        inside = {mask}
+        tl.store(out + row * width + offset, tl.load(source + offset, mask=inside), mask=inside)
+
+def gather(table, index, lengths):
+    assert index.dtype == torch.int32 and lengths.dtype == torch.int64
+    {sizes}
+    out = torch.zeros(rows, width, dtype=table.dtype, device=table.device)
+    gather_kernel[(rows,)](table, index, out, lengths, width, BLOCK=256)
+    return out
+"""
+
+
+@pytest.mark.parametrize("mask", ["offset < length", "length > offset"])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        "rows, width = index.shape[0], table.shape[1]",
+        "rows = index.shape[0]; width = table.shape[1]",
+        "rows, width = len(index), table.size(1)",
+        "rows = index.size(0); _, width = table.shape[0], table.shape[1]",
+    ],
+)
+def test_single_axes_and_lengths_are_read(tmp_path, mask, sizes):
+    text = written(tmp_path, GATHER.format(mask=mask, sizes=sizes))
+    assert '"table": torch.randn(table_size0, width, generator=rng),' in text
+    assert '"index": torch.randint(0, table_size0, (rows,), generator=rng, dtype=torch.int32),' in text
+    assert '"lengths": torch.randint(1, width + 1, (rows,), generator=rng, dtype=torch.int64),' in text
+    assert '"rows": 64' in text and '"width": 64' in text
+
+
+def test_a_tensor_of_which_one_axis_is_spoken_of_may_have_more(tmp_path):
+    source = GATHER.format(mask="offset < length", sizes="rows, width = table.shape[0], 128")
+    text = written(tmp_path, source)
+    assert '"table": todo("a tensor of the shape and the dtype that callers use: torch.randn(' in text
+    assert "lengths or ends, which bound the masks of out: torch.randint(1, LONGEST + 1, (64,)" in text
+    assert "dtype=torch.int64" in text and '"lengths": todo("a tensor' not in text
+
+
+def test_what_a_wrapper_returns_beside_what_it_writes_is_asked_for(tmp_path):
+    source = JUDGED.format(given="float32", stated="pass")
+    assert "plain torch, the new contents of out: lambda x, out: ..." in written(tmp_path, source)
+    assert "plain torch, the new contents of out: lambda" in written(tmp_path, source + "    return out\n")
+    grid = "    def grid(meta):\n        return (triton.cdiv(x.numel(), 128),)\n"
+    assert ", then what wrap returns" not in written(tmp_path, source + grid)
+    both = written(tmp_path, source + "    return x.sum()\n")
+    assert "plain torch, the new contents of out, then what wrap returns: lambda x, out: ..." in both
+
+
+def test_a_kernel_without_a_wrapper_has_lengths_too(tmp_path):
+    text = written(tmp_path, GATHER.format(mask="offset < length", sizes="").partition("def gather(")[0])
+    assert "lengths or ends, which bound the masks of out" in text
+
+
+def test_an_integer_tensor_of_unknown_shape_is_made_of_integers(tmp_path):
+    text = written(tmp_path, JUDGED.format(given="int32", stated="pass").replace("x.numel()", "len(out) // 2"))
+    assert (
+        '"x": todo("a tensor of the shape and torch.int32 that callers use: torch.randint(0, 100, (64,), ' in text
+    )
 
 
 BOUND_TO_A_DEVICE = """

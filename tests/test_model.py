@@ -204,6 +204,30 @@ def test_text_that_is_no_ir_is_a_state_with_line_and_column(edit):
         parse(edit(text))
 
 
+@pytest.mark.parametrize(
+    ("location", "place"),
+    [
+        ('"k.py":3:4', "k.py:3:4"),
+        ("callsite(#loc2 at #loc3)", "k.py:55:30"),  # tl.sum, called by the kernel
+        ("callsite(#loc4 at #loc3)", "helpers.py:7:8"),  # a helper of the kernel's author, called by the kernel
+        ("callsite(#loc2 at callsite(#loc4 at #loc3))", "helpers.py:7:8"),
+        ('callsite(#loc2 at fused["x"](#loc2, #loc3))', "k.py:55:30"),
+        ("#loc2", "triton/language/standard.py:267:36"),  # no caller is known
+        ("#loc1", ""),
+        ('"kernel.mlir":22:20', ""),
+    ],
+)
+def test_a_helper_of_tritons_library_stands_for_its_caller(location, place):
+    names = (
+        '#loc1 = loc(unknown)\n#loc2 = loc("triton/language/standard.py":267:36)\n#loc3 = loc("k.py":55:30)\n'
+        '#loc4 = loc("helpers.py":7:8)\n#loc5 = loc("kernel.mlir":1:0)\n'
+    )
+    bare = "\n".join(line for line in compiled("add").generic.splitlines() if not line.startswith("#loc"))
+    at = bare.index(" loc(", bare.index('"hivm.hir.load"(')) + len(" loc(")
+    entry = parse(names + bare[:at] + location + bare[bare.index(")", at) :]).entry
+    assert next(op.loc for op in entry.walk() if op.name == "hivm.hir.load") == place
+
+
 def test_text_that_is_cut_off_is_an_error():
     text = compiled("add").generic
     for end in range(text.index("{"), text.index('"func.return"'), 7):

@@ -423,6 +423,33 @@ def test_a_file_that_cannot_be_used_says_so_in_one_sentence(tmp_path, monkeypatc
     assert bool(left) == ("it has none" in words)
 
 
+INTEGERS = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def many(a, b, c, d, e, f):
+    tl.store(a, 1)
+"""
+
+
+def test_random_integers_are_indices_of_their_own_tensor_or_from_the_bounds_given(tmp_path):
+    (tmp_path / "k.py").write_text(INTEGERS)
+    asked = {
+        "a": ("i32[64]", 0, 63), "b": ("i32[4,500]:1..7", 1, 7), "c": ("i64[500]:-3..3", -3, 3),
+        "d": ("i32[8]:500..500", 500, 500), "e": ("u8[4000]", 0, 126), "f": ("i1[500]", 0, 1),
+    }  # fmt: skip
+    given = [f"{name}={text}" for name, (text, _, _) in asked.items()]
+    one, two = (file_launch(f"{tmp_path}/k.py:many", given, [], "1").args for _ in range(2))
+    for name, (text, least, most) in asked.items():
+        assert least <= int(one[name].min()) and int(one[name].max()) <= most
+        assert one[name].equal(two[name])
+        if one[name].numel() >= 500:  # all of them occur, both bounds too
+            assert set(one[name].flatten().tolist()) == set(range(least, most + 1)), text
+    other = file_launch(f"{tmp_path}/k.py:many", given, [], "1", seed=1).args
+    assert not one["a"].equal(other["a"]) and not one["b"].equal(other["b"])
+
+
 @compiler
 def test_output_while_importing_is_not_mixed_in(file, capsys):
     file.write_text(
@@ -447,6 +474,12 @@ def test_output_while_importing_is_not_mixed_in(file, capsys):
         (["{}:bound", "--arg", "x=f32[a]"], "a shape is numbers"),
         (["{}:bound", "--arg", "x=f32[99999999999999]"], "does not fit the memory"),
         (["{}:bound", "--arg", "x=(1,2)"], "neither a number nor dtype[shape]"),
+        (["{}:bound", "--arg", "x=f32[64]:1..5"], "behind a shape of integers comes LOW..HIGH"),
+        (["{}:bound", "--arg", "x=i32[64]:5"], "behind a shape of integers comes LOW..HIGH"),
+        (["{}:bound", "--arg", "x=i32[64]1..5"], "expected dtype[shape]"),
+        (["{}:bound", "--arg", "x=i32[64"], "expected dtype[shape]"),
+        (["{}:bound", "--arg", "x=i32[64]:5..1"], "no integer of this dtype is from 5 to 1"),
+        (["{}:bound", "--arg", "x=u8[64]:0..256"], "no integer of this dtype is from 0 to 256"),
         (["{}:bound", "--arg", "BLOCK=64"], "BLOCK is a tl.constexpr: --const BLOCK=..."),
         (["{}:bound", "--const", "n=64"], "n is no tl.constexpr: --arg n=..."),
         (["{}:bound", "--const", "BLOCK"], "expected NAME=VALUE"),

@@ -27,7 +27,7 @@ from ascend_model.compile import Compiled
 from ascend_model.markup import LIMIT
 from dashboards import cli
 from dashboards.events import BY_EFFECT, IMPROVEMENT, REGRESSION, find_events, group_events
-from dashboards.pages import build, data, event, example, health, kernel, markup, overview, serve, source
+from dashboards.pages import build, data, event, example, health, kernel, markup, overview, serve, source, view
 from dashboards.pages.view import event_path, slug
 from dashboards.results import load
 from dashboards.series import STATES
@@ -561,6 +561,113 @@ def test_example_explains_what_got_slower_without_a_compiler(tmp_path, monkeypat
     assert "these kernels were not compiled" not in page.text.lower()
     assert cause in read(tmp_path / "site").text
     assert "the compiled code changed" not in " ".join(one.text for one in event_pages(tmp_path / "site").values())
+
+
+class Repo:
+    """A repository with files of commits, for the source section of an event's page."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        asv.git(folder, "init", "-q", "-b", "main")
+
+    def commit(self, files: dict[str, str | None]) -> str:
+        for name, text in files.items():
+            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.folder / name).write_text(text)
+        asv.git(self.folder, "add", "--force", *files)
+        asv.git(self.folder, "commit", "-q", "--allow-empty", "-m", "a commit")
+        return asv.git(self.folder, "rev-parse", "HEAD").strip()
+
+    def shown(self, good: str, bad: str, op: str = "rms_norm", family: str = "kernels", at: str = "") -> str:
+        one = view.Kernel(family, op, slug(family, op), ())
+        return text_of(str(event._difference(source.difference(self.folder / at, good, bad, one))))
+
+
+def text_of(markup: str) -> str:
+    page = Page(markup)
+    return page.text
+
+
+DESCRIBED = {
+    "benchmarks/bench_kernels.py": (
+        'from ascend_kernels.harness.describe import op\nOPS = [op("rms_norm", kernel="lib/latest/norms.py:norm", '
+        'grid=(8,)), op("copy", call="lib/wrap.py:copy")]\n'
+    ),
+    "lib/latest/norms.py": "from lib.tiles import TILE\nBLOCK = 2048\n",
+    "lib/tiles.py": "TILE = 1\n",
+    "lib/wrap.py": "from .kernels import copy_kernel\n",
+    "lib/kernels.py": "def copy_kernel(): pass\n",
+    "lib/other.py": "x = 1\n",
+}
+OTHERS = "No file of the kernel itself changed; these did."
+UNKNOWN = "Which files are the kernel's is not known; these changed."
+
+
+@pytest.mark.parametrize(
+    ("op", "changed", "others"),
+    [
+        ("rms_norm", "lib/latest/norms.py", False),
+        ("rms_norm", "lib/tiles.py", False),  # it imports that
+        ("rms_norm", "lib/other.py", True),
+        ("copy", "lib/kernels.py", False),  # of its wrapper
+        ("copy", "lib/tiles.py", True),
+    ],
+)
+def test_files_of_a_described_kernel_are_its_own(op, changed, others, tmp_path):
+    repo = Repo(tmp_path / "repo")
+    good = repo.commit(DESCRIBED)
+    bad = repo.commit({changed: DESCRIBED[changed] + "CHANGED = 1\n"})
+    for at in ("", "lib"):
+        shown = repo.shown(good, bad, op, at=at)
+        assert "+CHANGED = 1" in shown
+        assert (OTHERS in shown, UNKNOWN in shown) == (others, False)
+
+
+def test_todays_description_stands_for_commits_from_before_it(tmp_path):
+    repo = Repo(tmp_path / "repo")
+    bench = "benchmarks/bench_kernels.py"
+    before = {name: text for name, text in DESCRIBED.items() if name != bench}
+    good = repo.commit(before)
+    bad = repo.commit({"lib/latest/norms.py": "BLOCK = 512\n"})
+    assert UNKNOWN in repo.shown(good, bad)
+    source.files_of.cache_clear()
+    (repo.folder / bench).parent.mkdir()
+    (repo.folder / bench).write_text(DESCRIBED[bench])
+    shown = repo.shown(good, bad)
+    assert "-BLOCK = 2048" in shown and OTHERS not in shown and UNKNOWN not in shown
+
+
+def test_a_description_below_the_repositorys_top_names_files_from_its_own(tmp_path):
+    repo = Repo(tmp_path / "repo")
+    good = repo.commit({f"python/{name}": text for name, text in DESCRIBED.items()})
+    bad = repo.commit({"python/lib/latest/norms.py": "BLOCK = 512\n", "lib/latest/norms.py": ""})
+    assert OTHERS not in repo.shown(good, bad)
+
+
+@pytest.mark.parametrize(
+    "text", ["op(", "op('rms_norm', kernel=f'{x}')", "op('rms_norm', kernel='a b:c')", "\x00"]
+)
+def test_a_description_that_cannot_be_read_is_no_error(text, tmp_path):
+    repo = Repo(tmp_path / "repo")
+    good = repo.commit({"benchmarks/bench_kernels.py": text, "lib/norms.py": "x = 1\n"})
+    bad = repo.commit({"lib/norms.py": "x = 2\n"})
+    assert UNKNOWN in repo.shown(good, bad)
+
+
+def test_an_op_of_the_registry_has_the_file_of_its_name_and_its_familys_folder(tmp_path):
+    repo = Repo(tmp_path / "repo")
+    files = {f"ascend_kernels/pool/{name}.py": "x = 1\n" for name in ("assign", "plan")}
+    good = repo.commit({**files, "ascend_kernels/device.py": "x = 1\n"})
+    own = repo.commit({"ascend_kernels/pool/assign.py": "x = 2\n", "ascend_kernels/pool/plan.py": "x = 3\n"})
+    plan = repo.commit({"ascend_kernels/pool/plan.py": "x = 4\n"})
+    device = repo.commit({"ascend_kernels/device.py": "x = 5\n"})
+    shown = repo.shown(good, own, "assign", "pool")
+    assert "+x = 2" in shown and "+x = 3" not in shown and OTHERS not in shown
+    shown = repo.shown(own, plan, "assign", "pool")
+    assert "+x = 4" in shown and OTHERS not in shown
+    shown = repo.shown(plan, device, "assign", "pool")
+    assert "+x = 5" in shown and OTHERS in shown
 
 
 @pytest.mark.parametrize("code", ["../../secret", "/etc/passwd", "..", "", "+", "c0de" * 3])

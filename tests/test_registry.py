@@ -3,6 +3,8 @@
 A row in the registry is enough to be tested here.
 """
 
+import dataclasses
+
 import pytest
 
 from ascend_kernels.harness import gate
@@ -67,10 +69,33 @@ def test_hazard_of_an_unsafe_twin_is_found(op: Op, twin: str):
     assert any(verdict.findings for verdict in verdicts)
 
 
+def lacking(op: Op) -> str:
+    """What a row of this registry must have and this one does not, and what to write; empty for a complete one."""
+    wanted = {
+        "a case with quick=True: every commit runs it": op.quick_cases(),
+        "a case with timed=True: it is worth a timing": op.timed_cases(),
+        "bytes_moved=: arguments -> bytes that any implementation must read and write": op.bytes_moved,
+        "torch_form=: the arguments by name -> what a user would write with torch alone": op.torch_form,
+    }
+    return "; ".join(
+        f"{op.name}'s row in {op.family}/ops.py lacks {one}" for one, there in wanted.items() if not there
+    )
+
+
+def test_a_row_that_is_not_complete_is_told_what_it_lacks():
+    op = OPS["assign_req_to_token_pool"]
+    assert lacking(op) == ""
+    said = lacking(dataclasses.replace(op, bytes_moved=None, torch_form=None))
+    assert "assign_req_to_token_pool's row in token_pool/ops.py lacks bytes_moved=: arguments -> bytes" in said
+    assert "lacks torch_form=: the arguments by name -> what a user would write with torch" in said
+    assert "quick=True" not in said
+    cases = {name: dataclasses.replace(case, quick=False, timed=False) for name, case in op.cases.items()}
+    assert "lacks a case with quick=True" in lacking(dataclasses.replace(op, cases=cases))
+
+
 @pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)
 def test_row_is_complete(op: Op):
-    assert op.quick_cases() and op.timed_cases()
-    assert op.bytes_moved is not None and op.torch_form is not None
+    assert lacking(op) == ""
     assert op.writes or op.reference(**op.cases[op.quick_cases()[0]].arguments()) is not None
     arguments = op.cases[op.quick_cases()[0]].arguments()
     assert op.bytes_moved(arguments) > 0
@@ -87,6 +112,7 @@ def test_row_is_complete(op: Op):
 
 @pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)
 def test_torch_form_agrees_with_the_reference(op: Op):
+    assert op.torch_form is not None, lacking(op)
     for case in op.quick_cases():
         arguments = op.cases[case].arguments()
         actual = gate.run(op.torch_form, arguments, "cpu")

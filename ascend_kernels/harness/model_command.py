@@ -62,7 +62,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
     """What describes the launch of a file's kernel, and how outputs are compared."""
     parser.add_argument(
-        "--arg", action="append", default=[], metavar="NAME=VALUE", help="f32[64,512], 7, 0.5, None"
+        "--arg",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="f32[64,512] (normal), i32[64]:1..500 (without bounds up to the last index, 63), 7, 0.5, None",
     )
     parser.add_argument(
         "--const", action="append", default=[], metavar="NAME=VALUE", help="a tl.constexpr argument"

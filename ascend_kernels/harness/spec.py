@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ascend_model.outputs import beyond, bits, first_difference
+from ascend_model.outputs import beyond, bits, first_difference, steps_apart
 
 # The seven states, kept apart from the result file to the page and the exit code.
 OK = "ok"
@@ -69,7 +69,16 @@ class within:
         self, name: str, actual: torch.Tensor, expected: torch.Tensor, arguments: Arguments
     ) -> str | None:
         wrong = beyond(actual, expected, self.relative, self.absolute)
-        return first_difference(name, actual, expected, wrong) if bool(wrong.any()) else None
+        if not bool(wrong.any()):
+            return None
+        said = first_difference(name, actual, expected, wrong)
+        said += f"; the tolerance is {self.relative:.4g} of the value + {self.absolute:.4g}"
+        if expected.dtype.is_floating_point:
+            steps = steps_apart(actual, expected)[wrong]
+            if bool(steps.isfinite().all()):
+                most = f"{float(steps.max()):.4g} step{'s' * (float(steps.max()) != 1)}"
+                said += f", they are up to {most} of {str(expected.dtype).removeprefix('torch.')} apart"
+        return said
 
 
 @dataclass(frozen=True)
@@ -122,7 +131,9 @@ class Op:
     on_gpu:          the default on a GPU, where that is another
     compare:         how an output is judged: exact, within(...), or a function of its own
     bytes_moved:     arguments -> bytes the job must read and write at least, on any implementation
-    torch_form:      what a user without the kernel would write with torch; the measured baseline
+    torch_form:      what a user without the kernel would write with torch, the arguments by name, checked against
+                     `reference`; the measured baseline.  This and bytes_moved are a must in this repository's
+                     own registry; a description of another one's kernel may leave them out
     """
 
     name: str

@@ -8,6 +8,7 @@ import hashlib
 import io
 import math
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
@@ -265,7 +266,8 @@ def _plain(text: str) -> Any:
 
 
 def _argument(name: str, text: str, seed: int) -> Any:
-    """A number, None, or a random tensor `dtype[shape]` (integers from 0 to the tensor's last index)."""
+    """A number, None, or a random tensor `dtype[shape]`: floats of a normal distribution, integers from 0 to the
+    tensor's own last index, or of `dtype[shape]:LOW..HIGH` from LOW to HIGH."""
     import torch
 
     dtype, bracket, shape = text.partition("[")
@@ -274,21 +276,43 @@ def _argument(name: str, text: str, seed: int) -> Any:
         if value is not None and not isinstance(value, bool | int | float):
             raise UsageError(f"argument {name}: {text!r} is neither a number nor dtype[shape], e.g. f32[64,512]")
         return value
-    if dtype not in DTYPES or not shape.endswith("]"):
+    shape, closed, span = shape.partition("]")
+    if dtype not in DTYPES or not closed or (span and not span.startswith(":")):
         raise UsageError(f"argument {name}: {text!r}: expected dtype[shape] with dtype one of {', '.join(DTYPES)}")
     try:
-        sizes = [int(part) for part in shape[:-1].split(",") if part.strip()]
+        sizes = [int(part) for part in shape.split(",") if part.strip()]
     except ValueError:
         raise UsageError(f"argument {name}: {text!r}: a shape is numbers, e.g. f32[64,512]") from None
     if any(size < 0 for size in sizes):
         raise UsageError(f"argument {name}: {text!r}: a shape has no negative numbers, e.g. f32[64,512]")
     kind = getattr(torch, DTYPES[dtype])
     generator = torch.Generator().manual_seed(seed + sum(map(ord, name)))
+    count = max(1, math.prod(sizes))
+    least, most = (
+        0,
+        (2 if kind == torch.bool else min(count, 127 if kind in (torch.int8, torch.uint8) else count)) - 1,
+    )
+    if span:
+        least, most = _span(name, text, span[1:], kind)
     try:
         if kind.is_floating_point:
             return torch.randn(sizes, generator=generator).to(kind)
-        count = max(1, torch.Size(sizes).numel())
-        most = 2 if kind == torch.bool else min(count, 127 if kind in (torch.int8, torch.uint8) else count)
-        return torch.randint(0, most, sizes, generator=generator).to(kind)
+        return torch.randint(least, most + 1, sizes, generator=generator).to(kind)
     except (RuntimeError, OverflowError, MemoryError) as error:
         raise UsageError(f"argument {name}: {text!r} does not fit the memory of this machine") from error
+
+
+def _span(name: str, text: str, span: str, kind: Any) -> tuple[int, int]:
+    """The bounds of `LOW..HIGH`, both of which may occur."""
+    import torch
+
+    found = re.fullmatch(r"(-?\d+)\.\.(-?\d+)", span)
+    if kind.is_floating_point or kind == torch.bool or not found:
+        raise UsageError(
+            f"argument {name}: {text!r}: behind a shape of integers comes LOW..HIGH, e.g. i32[64]:1..500"
+        )
+    least, most = int(found[1]), int(found[2])
+    limits = torch.iinfo(kind)
+    if not max(limits.min, -(2**63)) <= least <= most <= min(limits.max, 2**63 - 2):
+        raise UsageError(f"argument {name}: {text!r}: no integer of this dtype is from {least} to {most}")
+    return least, most

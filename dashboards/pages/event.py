@@ -385,8 +385,10 @@ def _difference(found: source.Difference) -> Markup:
     if not found.lines:
         parts.append(dim("No file of the kernel changed between the two commits."))
     else:
-        if not found.narrow:
+        if found.of == source.OTHERS:
             parts.append(dim("No file of the kernel itself changed; these did."))
+        if found.of == source.UNKNOWN:
+            parts.append(dim("Which files are the kernel's is not known; these changed."))
         parts.append(diff_block(found.lines))
     return join(parts)
 
