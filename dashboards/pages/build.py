@@ -19,7 +19,7 @@ from dashboards.pages import compare, compilers, data, event, example, feed, hea
 from dashboards.pages.markup import Markup, visible
 from dashboards.pages.view import Kernel, View, event_name, event_path, faced, kernels_of
 from dashboards.repository import RepositoryError
-from dashboards.results import History, ResultsError, load
+from dashboards.results import BESIDE, History, ResultsError, load
 
 EXAMPLES = """examples:
   ascend-perf dashboard                              pages of .asv/results in .asv/site
@@ -149,14 +149,12 @@ def read(results: Path, repo: Path | None, head: str, cache: str | Path | bool |
                 history, repo = bare, None
     if history is None:
         return View(_nothing(), (), repo, (f"There is no folder {visible(str(results))}.",), results)
-    left_out = [one for one in history.problems if "is not on the first-parent line" in one.reason]
-    if left_out and repo is not None:
-        commits = {one.reason.split()[1] for one in left_out}
+    if history.beside:
         notices.append(
-            f"{len(commits)} measured commits are left out: they are not on the first-parent line of "
+            f"{len(history.beside)} measured commits are left out: they are not on the first-parent line of "
             f"{visible(head)} (another branch, or another project's results). --head shows another line."
         )
-    other = [one for one in history.problems if one not in left_out]
+    other = [one for one in history.problems if BESIDE not in one.reason]
     if other:
         notices.append(
             f"{len(other)} parts of the results could not be read, such as {other[0].path}: {other[0].reason}. "
