@@ -677,7 +677,7 @@ def _line(one: Finding) -> str:
         what = f"{value(one.base, one.unit)} -> {value(one.head, one.unit)}, {change(one.size)}, {kind}"
     else:
         what = f"{one.state_base} -> {one.state_head}"
-    reason = f": {plain(one.reason)}" if one.reason else ""
+    reason = f": {plain(one.reason, 1000)}" if one.reason else ""
     return f"{one.verdict}: {plain(one.title)}{twin}: {what}{reason} [{plain(one.machine)}]"
 
 
@@ -701,7 +701,7 @@ def _as_text(report: Report) -> str:
     lines = [report.summary, f"head {report.head[:12]}{base}"]
     lines += [("! " if one.alarm else "  ") + _line(one) for one in _folded(report.findings)]
     if report.problems:
-        lines += ["left out or noted:", *(f"  {plain(one, 300)}" for one in report.problems)]
+        lines += ["left out or noted:", *(f"  {plain(one, 1000)}" for one in report.problems)]
     return "\n".join(lines)
 
 
@@ -729,7 +729,7 @@ def _as_markdown(report: Report) -> str:
                 change(one.size),
                 one.reason,
             ]
-            lines.append("| " + " | ".join(markdown(cell) for cell in cells) + " |")
+            lines.append("| " + " | ".join(markdown(cell, 300) for cell in cells) + " |")
         if len(some) > MOST_ROWS:
             lines += ["", f"and {len(some) - MOST_ROWS} more"]
     if report.problems:
@@ -786,7 +786,7 @@ def _as_junit(report: Report) -> str:
     if not report.findings and not unusable:
         ElementTree.SubElement(suite, "testcase", classname="ascend-perf", name=_xml(report.summary))
     if report.problems:
-        words = "\n".join(plain(one, 300) for one in report.problems)
+        words = "\n".join(plain(one, 1000) for one in report.problems)
         ElementTree.SubElement(suite, "system-err").text = _xml(words)
     ElementTree.indent(suite)
     return ElementTree.tostring(suite, encoding="unicode")
@@ -868,7 +868,7 @@ def run(args: argparse.Namespace) -> int:
         report = _checked(args)
     except (RepositoryError, ResultsError, CheckError) as error:
         report = Report(args.base or "", args.head, UNUSABLE, 0, 0, {}, (), (str(error),))
-        print(f"ascend-perf check: {plain(str(error), 400)}", file=sys.stderr)
+        print(f"ascend-perf check: {plain(str(error), 1000)}", file=sys.stderr)
     text = render(report, args.format)
     if args.output:
         try:

@@ -207,9 +207,14 @@ def adding_to_what_is_there(add_result: Callable[..., None]) -> Callable[..., No
             add_result(self, benchmark, result, selected_idx=selected_idx, **more)
             return
         failed = all(one is None for one in result.result)
-        wide = [[*axis, *(one for one in old if one not in axis)] for axis, old in zip(axes, before)]
         new = {key: i for i, key in enumerate(itertools.product(*axes))}
-        had = set(itertools.product(*before))
+        values = self.get_result_value(name, before)
+        had = {key for key, one in zip(itertools.product(*before), values) if one is None or one == one}
+        kept = [{key[at] for key in had} for at in range(len(axes))]
+        wide = [
+            [*axis, *(one for one in old if one not in axis and one in some)]
+            for axis, old, some in zip(axes, before, kept)
+        ]
         nothing = (LEFT_OUT, None, None)
         columns: list[list[Any]] = [[], [], []]
         taken = set()

@@ -586,6 +586,8 @@ def test_numbers_with_units():
         "+5.0 %", "-12.3 %", "+0.10 %", "+0.0 %", "from 0", "-",
     ]  # fmt: skip
     assert plain("a\nb\x00c") == "a\ufffdb\ufffdc" and len(plain("x" * 999)) == 200
+    assert plain("one two three", 10) == "one two …" and plain("one two three", 13) == "one two three"
+    assert plain("a " + "x" * 99, 10) == "a xxxxxxx…" and len(plain("ab " * 99, 50)) <= 50
     assert markdown("a|b") == "a\\|b"
 
 

@@ -83,6 +83,11 @@ class TestAddingToWhatIsThere:
         stored.add_result(benchmark("abc"), answer([None] * 3, error=1), selected_idx=[1])
         assert self.values(stored) == {"a": 1.0, "b": None, "c": None}
 
+    def test_a_case_that_was_only_ever_skipped_does_not_stay(self, stored):
+        stored.add_result(benchmark("abcd"), answer([1.0, 2.0, 3.0, NAN]))
+        stored.add_result(benchmark("a"), answer([1.0]))
+        assert self.values(stored) == {"a": 1.0, "b": 2.0, "c": 3.0}
+
     def test_numbers_of_another_version_are_replaced(self, stored):
         stored.add_result(benchmark("b", version="2"), answer([5.0]))
         assert self.values(stored) == {"b": 5.0}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import functools
 import json
 import os
@@ -17,7 +18,7 @@ from pathlib import Path
 from dashboards.events import Event, find_events, group_events
 from dashboards.pages import compare, compilers, data, event, example, feed, health, kernel, overview, problem
 from dashboards.pages.markup import Markup, visible
-from dashboards.pages.view import Kernel, View, event_name, event_path, faced, kernels_of
+from dashboards.pages.view import Kernel, View, event_name, event_path, faced, kernels_of, others_of
 from dashboards.repository import RepositoryError
 from dashboards.results import BESIDE, History, ResultsError, load
 
@@ -169,9 +170,18 @@ def read(results: Path, repo: Path | None, head: str, cache: str | Path | bool |
             "Nothing that ran gave a number: all failed or was skipped. The reasons are below and on the health "
             "page; `ascend-perf model <op>` tries one kernel by itself."
         )
+    others = others_of(history)
+    history = history.only([row for row, one in enumerate(history.series) if one.of_kernel])
     grouped = group_events(find_events(history)) if history.commits else []
     events = tuple(faced(one) for one in reversed(grouped))
-    return View(history, events, repo, tuple(notices), results, kernels_of(history.series))
+    view = View(history, events, repo, (), results, kernels_of(history.series), others)
+    for commit, ops in view.left_out.items():
+        named = ", ".join(ops[:6]) + (f" and {len(ops) - 6} more" if len(ops) > 6 else "")
+        notices.append(
+            f"Not measured at the newest commit {commit[:10]}: {named}. Their states are those of the commit that "
+            "they were last measured at. `ascend-perf run` measures what is missing."
+        )
+    return dataclasses.replace(view, notices=tuple(notices))
 
 
 def _nothing() -> History:
