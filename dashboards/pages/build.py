@@ -179,7 +179,7 @@ def read(results: Path, repo: Path | None, head: str, cache: str | Path | bool |
         named = ", ".join(ops[:6]) + (f" and {len(ops) - 6} more" if len(ops) > 6 else "")
         notices.append(
             f"Not measured at the newest commit {commit[:10]}: {named}. Their states are those of the commit that "
-            "they were last measured at. `ascend-perf run` measures what is missing."
+            f"they were last measured at. `ascend-perf run {commit[:10]} --every-commit` measures what is missing."
         )
     return dataclasses.replace(view, notices=tuple(notices))
 
