@@ -10,9 +10,13 @@ _MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+!|~@$-])")
 
 
 def plain(text: str, limit: int = 200) -> str:
-    """One line without control or direction characters, cut to `limit`."""
+    """One line without control or direction characters; what is longer than `limit` ends in `…`, after a whole
+    word where there is one to end with."""
     line = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
-    return line if len(line) <= limit else line[: limit - 1] + "…"
+    if len(line) <= limit:
+        return line
+    words = line[: limit - 1].rpartition(" ")[0]
+    return words + " …" if len(words) > limit // 2 else line[: limit - 1] + "…"
 
 
 def markdown(text: str, limit: int = 200) -> str:

@@ -27,8 +27,8 @@ from dashboards.evaluate import (
     workplace,
 )
 from dashboards.repository import Commit, RepositoryError
-from dashboards.results import ResultsError
-from dashboards.series import BUILD_FAILED, NOT_RUN, OK, direction_of, worse
+from dashboards.results import ResultsError, load
+from dashboards.series import BUILD_FAILED, NOT_RUN, OK, STATE_CODE, direction_of, worse
 from dashboards.specimen import paths_of
 from dashboards.text import change, figures, plain
 
@@ -36,6 +36,9 @@ FOUND, NO_CULPRIT, USAGE = 0, 3, 4
 MEASURED = ("device_time", "device_time_cold", "host_time")
 DEEPEST_MERGE = 5
 BLAMING = (bisect.STEP, bisect.SEVERAL)
+# A sentence of an explanation, a finding or a reason is shown whole up to this; its remedy comes last.
+SENTENCE = 2000
+MOST_SENTENCES, MOST_FINDINGS = 12, 3
 
 EXAMPLES = """examples:
   ascend-perf bisect bench_token_pool.ModelledAssignReqToTokenPool.track_cycles --good v1 --bad HEAD
@@ -96,7 +99,7 @@ def run(given: argparse.Namespace) -> int:
         with locked(folder), workplace(setup.repo, folder, setup.config) as work:
             verdict = search(setup, folder, work)
     except (RepositoryError, EvaluateError, ResultsError) as error:
-        print(f"ascend-perf bisect: {plain(str(error), 600)}", file=sys.stderr)
+        print(f"ascend-perf bisect: {plain(str(error), SENTENCE)}", file=sys.stderr)
         return USAGE
     except KeyboardInterrupt:
         print("ascend-perf bisect: stopped; the same command goes on from here", file=sys.stderr)
@@ -383,10 +386,10 @@ def _readable(setup: Setup, target: Target, ends: tuple[Outcome, Outcome], line:
     good, bad = ends
     if target.metric == "state":
         if good.state == bad.state:
-            raise EvaluateError(
-                f"there is no change between them: {target.suite} is `{good.state}` at good {names[0]} and at bad "
-                f"{names[1]}"
-            )
+            words = f"{target.suite} is `{good.state}` at good {names[0]} and at bad {names[1]}"
+            if good.state != OK:
+                words += f"; {_before(setup, target)}"
+            raise EvaluateError(f"there is no change between them: {words}")
         return target, ""
     if good.state == OK and bad.state not in (OK, BUILD_FAILED) and not setup.chosen:
         words = (
@@ -399,9 +402,33 @@ def _readable(setup: Setup, target: Target, ends: tuple[Outcome, Outcome], line:
             if end.state == OK:
                 raise EvaluateError(f"{name} {revision} has no metric {target.metric}; it has {sorted(end.facts)}")
             raise EvaluateError(
-                f"{name} {revision} has no {target.metric}, it is {state}; --metric state finds what made it so"
+                f"{name} {revision} has no {target.metric}, it is {state}; {_remedy(setup, target, ends)}"
             )
     return target, ""
+
+
+def _remedy(setup: Setup, target: Target, ends: tuple[Outcome, Outcome]) -> str:
+    """Which search would find something, where an end has no number."""
+    good, bad = ends
+    if good.state == OK:
+        return "--metric state finds what made it so"
+    between = "; --metric state with the ends as they are finds what made it ok" if bad.state == OK else ""
+    return _before(setup, target) + between
+
+
+def _before(setup: Setup, target: Target) -> str:
+    """The search that finds what made a good end fail: it begins at an end that is ok."""
+    earlier = ""
+    if setup.results.is_dir():
+        history = load(setup.results, setup.repo, head=setup.good, cache=None)
+        rows = [row for row, one in enumerate(history.series) if target.suits(one)]
+        ok = (history.state[rows] == STATE_CODE[OK]).any(axis=0)
+        known = [one.hash for one, right in zip(history.commits, ok) if right and one.hash != setup.good]
+        earlier = known[-1][:10] if known else ""
+    if earlier:
+        words = f"--metric state --good {earlier} --bad {setup.good[:10]} finds what made it so"
+        return f"{words} ({earlier} is the last measured commit before it that is ok)"
+    return f"--metric state --bad {setup.good[:10]} with an earlier --good, where it is ok, finds what made it so"
 
 
 def _absent(setup: Setup, line: Line, at: int, end: Outcome) -> str:
@@ -637,7 +664,7 @@ def in_words(verdict: dict[str, Any]) -> str:
         f"{verdict['ending'].upper()}: {_headline(verdict)}",
     ]
     if verdict["words"]:
-        lines.append(plain(verdict["words"], 600))
+        lines.append(plain(verdict["words"], SENTENCE))
     for at, step in enumerate(verdict["steps"]):
         lines += _step_lines(verdict, step, first=at == 0)
     if verdict["grid"]:
@@ -696,7 +723,7 @@ def _step_lines(verdict: dict[str, Any], step: dict[str, Any], *, first: bool) -
 
 
 def _skip_words(one: dict[str, Any]) -> str:
-    reason = f": {plain(one['reason'], 120)}" if one["reason"] else ""
+    reason = f": {plain(one['reason'], 400)}" if one["reason"] else ""
     return f"{one['hash'][:10]} {plain(one['subject'], 60)}: {one['state']}{reason}"
 
 
@@ -731,8 +758,15 @@ def _evidence_lines(evidence: dict[str, Any]) -> list[str]:
         same = "the same" if evidence["same_code"] else f"{codes[0][:16] or '-'} -> {codes[1][:16] or '-'}"
         lines.append(f"compiled code: {same}")
     if evidence["reason"]:
-        lines.append(f"reason: {plain(evidence['reason'], 400)}")
-    lines += [f"finding: {plain(one, 200)}" for one in evidence["findings"][:3]]
-    if evidence["explained"]:
-        lines.append("why: " + "\n     ".join(plain(one, 300) for one in evidence["explained"].splitlines()[:12]))
+        lines.append(f"reason: {plain(evidence['reason'], SENTENCE)}")
+    lines += [f"finding: {one}" for one in _whole(evidence["findings"], MOST_FINDINGS)]
+    said = _whole(evidence["explained"].splitlines(), MOST_SENTENCES)
+    if said:
+        lines.append("why: " + "\n     ".join(said))
     return lines
+
+
+def _whole(sentences: Sequence[str], most: int) -> list[str]:
+    """Untrusted sentences, the first ones of many."""
+    more = [f"… and {len(sentences) - most} more"] if len(sentences) > most else []
+    return [plain(one, SENTENCE) for one in sentences[:most]] + more

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -33,7 +33,7 @@ from dashboards.events import (
     bought,
     least_change,
 )
-from dashboards.repository import RepositoryError, resolve
+from dashboards.repository import RepositoryError, is_ancestor, resolve, with_same_paths
 from dashboards.results import History, ResultsError, load
 from dashboards.series import (
     BUILD_FAILED,
@@ -48,6 +48,7 @@ from dashboards.series import (
     headline,
     worse,
 )
+from dashboards.specimen import paths_of
 from dashboards.text import change, markdown, plain, value
 from dashboards.trust import FEW_RUNS, Floor, Spikes, doubt, noise_floors, without_shifts
 
@@ -116,7 +117,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The outcome of one check."""
+    """The outcome of one check.  `unmeasured` are ops that the base has results of and the head none."""
 
     base: str
     head: str
@@ -126,6 +127,7 @@ class Report:
     states: Mapping[str, int]
     findings: tuple[Finding, ...]
     problems: tuple[str, ...]
+    unmeasured: tuple[str, ...] = ()
 
     @property
     def summary(self) -> str:
@@ -136,6 +138,8 @@ class Report:
             NOTHING_MEASURED: "nothing to compare with" if self.measured else "nothing measured",
             UNUSABLE: "cannot be checked",
         }[self.exit_code]
+        if self.exit_code == NOTHING_MEASURED and self.compared:
+            words = f"not measured at the head: {_some(self.unmeasured)}"
         states = ", ".join(f"{count} {state}" for state, count in self.states.items() if count)
         counts = f"{self.measured} values at the head, {self.compared} compared"
         return f"{words}: {counts} ({states or 'no results'})"
@@ -148,13 +152,22 @@ def check(
     *,
     thresholds: Mapping[str, float] | None = None,
     require_all: bool = False,
+    others: bool = False,
+    source: str = "",
 ) -> Report:
-    """Compares the results of `head` with those of `base`, or with the history before `head`."""
+    """Compares the results of `head` with those of `base`, or with the history before `head`.
+
+    others: also benchmarks that are of no kernel, such as this suite's own speed.
+    source: the commit that the results of `head` are of, where that is another one.
+    """
     thresholds = thresholds or {}
+    problems = [f"{plain(one.path, 300)}: {plain(one.reason, 300)}" for one in history.problems]
+    if not others:
+        history = history.only([row for row, one in enumerate(history.series) if one.of_kernel])
     at = history.column(head)
-    problems = [f"{plain(one.path)}: {plain(one.reason)}" for one in history.problems]
     if at is None or (history.state[:, at] == STATE_CODE[NOT_RUN]).all():
-        return Report(base or "", head, NOTHING_MEASURED, 0, 0, {}, (), (*problems, f"no results of {head[:12]}"))
+        problems.append(_nothing_of(history, head))
+        return Report(base or "", head, NOTHING_MEASURED, 0, 0, {}, (), tuple(problems))
     end = at - 1 if base is None else _base_column(history, base, at, problems)
     findings = []
     measured = compared = 0
@@ -177,13 +190,75 @@ def check(
             findings.append(_finding(history, row, at, verdict, base_value, size, earlier, state, reason))
     if not history.series:
         states = {}
-    findings = _with_trades(_one_per_state(findings))
+    unmeasured = _unmeasured(history, at, end)
+    findings = _with_trades(_one_per_state(_one_per_op(findings, unmeasured, source or head)))
     findings.sort(key=lambda one: (not one.alarm, one.verdict, -abs(one.size) if one.size == one.size else 0))
     problems += _high_floors(history, at, thresholds)
     if measured and not compared:
         problems.append(_why_not_compared(history, at, end))
-    code = _exit_code(findings, states, compared, require_all)
-    return Report(base or "", head, code, compared, measured, states, tuple(findings), tuple(problems))
+    code = _exit_code(findings, states, compared, require_all, unmeasured)
+    return Report(
+        base or "", head, code, compared, measured, states, tuple(findings), tuple(problems), tuple(unmeasured)
+    )
+
+
+def _nothing_of(history: History, head: str) -> str:
+    """Says that there is nothing of the head, and what would help."""
+    ran = np.flatnonzero((history.state != STATE_CODE[NOT_RUN]).any(axis=0))
+    nearest = f"; the nearest measured commit is {history.commits[int(ran[-1])].hash[:12]}" if ran.size else ""
+    return f"no results of {head[:12]}: ascend-perf run {head[:12]} --every-commit measures it{nearest}"
+
+
+def _unmeasured(history: History, at: int, end: int) -> dict[str, tuple[str, ...]]:
+    """op -> its suites, of ops that were ok at the base, that the suite still has, and that nothing is known of at
+    the head: a run that was asked for other ops leaves them so."""
+    rows: dict[tuple[str, str], list[int]] = {}
+    for row, series in enumerate(history.series):
+        rows.setdefault((series.suite.rpartition(".")[0], series.op), []).append(row)
+    found: dict[str, tuple[str, ...]] = {}
+    for (_, op), some in rows.items():
+        if any(history.state_name(row, at) != NOT_RUN or history.detail(row, at).reason for row in some):
+            continue
+        good = [
+            row
+            for row in some
+            if history.role(row) != "twin"
+            and (not history.listed or history.series[row].benchmark in history.listed)
+            and (then := _base_point(history, row, end)) is not None
+            and history.state_name(row, then) == OK
+        ]
+        if good:
+            found[op] = (*found.get(op, ()), *{history.series[row].suite for row in some})
+    return found
+
+
+def _one_per_op(
+    findings: Sequence[Finding], unmeasured: Mapping[str, Sequence[str]], commit: str
+) -> list[Finding]:
+    """One finding for all rows of a suite whose op was not measured at all at `commit`."""
+    kept: list[Finding] = []
+    gone: dict[tuple[str, str, str], list[Finding]] = {}
+    for one in findings:
+        suite = one.benchmark.rpartition(".")[0]
+        if one.verdict == MISSING and suite in unmeasured.get(one.op, ()):
+            gone.setdefault((suite, one.machine, one.environment), []).append(one)
+        else:
+            kept.append(one)
+    for (suite, *_), some in gone.items():
+        own = next((one for one in some if one.role != "twin"), some[0])
+        rows = len({one.params for one in some})
+        why = (
+            f"{rows} row{'s' * (rows != 1)} at the base, none at the head: "
+            f"ascend-perf run {commit[:12]} --every-commit --ops {own.op}"
+        )
+        kept.append(replace(own, title=suite, case="", impl="", params=(), reason=why))
+    return kept
+
+
+def _some(names: Sequence[str], most: int = 6) -> str:
+    """Names in a row, the first ones where they are many."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(plain(one, 60) for one in names[:most]) + more
 
 
 def _with_trades(findings: list[Finding]) -> list[Finding]:
@@ -471,7 +546,13 @@ def _one_per_state(findings: Sequence[Finding]) -> list[Finding]:
     return list(kept.values())
 
 
-def _exit_code(findings: Sequence[Finding], states: Mapping[str, int], compared: int, require_all: bool) -> int:
+def _exit_code(
+    findings: Sequence[Finding],
+    states: Mapping[str, int],
+    compared: int,
+    require_all: bool,
+    unmeasured: Collection[str],
+) -> int:
     alarms = [one for one in findings if one.alarm]
     missing = [one for one in findings if one.verdict == MISSING and one.role != "twin"]
     if any(one.verdict == STATE for one in alarms) or (require_all and missing):
@@ -480,7 +561,7 @@ def _exit_code(findings: Sequence[Finding], states: Mapping[str, int], compared:
         return REGRESSED
     if not compared:
         return FAILED if any(states.get(state, 0) for state in FAILING) else NOTHING_MEASURED
-    return NOTHING_WORSE
+    return NOTHING_MEASURED if unmeasured else NOTHING_WORSE
 
 
 def confirm(
@@ -519,7 +600,7 @@ def confirm(
             findings.append(replace(one, reason=f"{one.reason}; not confirmed: {words}"))
         else:
             findings.append(replace(one, verdict=verdict or NOT_CONFIRMED, size=size, reason=words))
-    code = _exit_code(findings, report.states, report.compared, require_all)
+    code = _exit_code(findings, report.states, report.compared, require_all, report.unmeasured)
     return replace(report, findings=tuple(findings), exit_code=code)
 
 
@@ -596,7 +677,7 @@ def _line(one: Finding) -> str:
         what = f"{value(one.base, one.unit)} -> {value(one.head, one.unit)}, {change(one.size)}, {kind}"
     else:
         what = f"{one.state_base} -> {one.state_head}"
-    reason = f": {plain(one.reason)}" if one.reason else ""
+    reason = f": {plain(one.reason, 1000)}" if one.reason else ""
     return f"{one.verdict}: {plain(one.title)}{twin}: {what}{reason} [{plain(one.machine)}]"
 
 
@@ -620,7 +701,7 @@ def _as_text(report: Report) -> str:
     lines = [report.summary, f"head {report.head[:12]}{base}"]
     lines += [("! " if one.alarm else "  ") + _line(one) for one in _folded(report.findings)]
     if report.problems:
-        lines += ["left out or noted:", *(f"  {plain(one, 300)}" for one in report.problems)]
+        lines += ["left out or noted:", *(f"  {plain(one, 1000)}" for one in report.problems)]
     return "\n".join(lines)
 
 
@@ -648,7 +729,7 @@ def _as_markdown(report: Report) -> str:
                 change(one.size),
                 one.reason,
             ]
-            lines.append("| " + " | ".join(markdown(cell) for cell in cells) + " |")
+            lines.append("| " + " | ".join(markdown(cell, 300) for cell in cells) + " |")
         if len(some) > MOST_ROWS:
             lines += ["", f"and {len(some) - MOST_ROWS} more"]
     if report.problems:
@@ -705,7 +786,7 @@ def _as_junit(report: Report) -> str:
     if not report.findings and not unusable:
         ElementTree.SubElement(suite, "testcase", classname="ascend-perf", name=_xml(report.summary))
     if report.problems:
-        words = "\n".join(plain(one, 300) for one in report.problems)
+        words = "\n".join(plain(one, 1000) for one in report.problems)
         ElementTree.SubElement(suite, "system-err").text = _xml(words)
     ElementTree.indent(suite)
     return ElementTree.tostring(suite, encoding="unicode")
@@ -771,8 +852,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="run measured alarms again, N pairs of base and head",
     )
-    parser.add_argument("--config", type=Path, help="asv configuration for --confirm (default REPO/asv.conf.json)")
+    parser.add_argument("--config", type=Path, help="asv configuration (default REPO/asv.conf.json)")
     parser.add_argument("--require-all", action="store_true", help="a series without a result at the head fails")
+    parser.add_argument(
+        "--others",
+        action="store_true",
+        help="also benchmarks that are of no kernel, such as this suite's own speed",
+    )
     parser.add_argument("--no-cache", action="store_true", help="read every result file anew")
 
 
@@ -782,7 +868,7 @@ def run(args: argparse.Namespace) -> int:
         report = _checked(args)
     except (RepositoryError, ResultsError, CheckError) as error:
         report = Report(args.base or "", args.head, UNUSABLE, 0, 0, {}, (), (str(error),))
-        print(f"ascend-perf check: {plain(str(error), 400)}", file=sys.stderr)
+        print(f"ascend-perf check: {plain(str(error), 1000)}", file=sys.stderr)
     text = render(report, args.format)
     if args.output:
         try:
@@ -808,14 +894,44 @@ def _checked(args: argparse.Namespace) -> Report:
     if base == head:
         raise CheckError("base and head are the same commit")
     history = load(args.results, args.repo, head=head, base=base, cache=not args.no_cache)
-    report = check(history, head, base, thresholds=thresholds, require_all=args.require_all)
+    config = args.config or args.repo / "asv.conf.json"
+    other = stand_in(history, args.repo, config, head)
+    measured = head
+    if other and base:
+        # what is only the head's is taken out of the line before it, where it would count twice
+        history = history.with_results_of(head, other, leave=is_ancestor(args.repo, other, base))
+    elif other:
+        measured = other
+    report = check(
+        history, measured, base, thresholds=thresholds, require_all=args.require_all, others=args.others,
+        source=other or "",
+    )  # fmt: skip
+    if other:
+        words = f"no results of the head {head[:12]}: it has the kernels of {other[:12]}, whose results stand in"
+        report = replace(report, head=head, problems=(*report.problems, words))
     if args.confirm:
-        config = args.config or args.repo / "asv.conf.json"
         if not config.is_file():
             raise CheckError(f"no asv configuration to confirm with: {config}")
         rerun = asv_rerun(config.resolve())
         report = confirm(report, rerun, args.confirm, thresholds=thresholds, require_all=args.require_all)
     return report
+
+
+def stand_in(history: History, repo: Path, config: Path, head: str) -> str | None:
+    """The newest measured commit with the kernels of a head that has no results itself; None where it has some,
+    and where there is no such commit.  Which paths are the kernels is up to the configuration, as for `run`."""
+    of_kernels = [row for row, one in enumerate(history.series) if one.of_kernel]
+    some = (history.state[of_kernels] != STATE_CODE[NOT_RUN]).any(axis=0)
+    ran = {commit.hash for commit, measured in zip(history.commits, some) if measured}
+    if head in ran or not config.is_file():
+        return None
+    from asv.util import UserError, load_json
+
+    try:
+        paths = paths_of(load_json(str(config), js_comments=True))
+    except (UserError, ValueError, TypeError, AttributeError):
+        return None
+    return next((one for one in with_same_paths(repo, head, paths) if one in ran), None) if paths else None
 
 
 def parse_thresholds(texts: Sequence[str]) -> dict[str, float]:

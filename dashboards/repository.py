@@ -117,6 +117,13 @@ def line_between(repo: str | Path, good: str, bad: str, paths: Sequence[str] = (
     return groups
 
 
+def with_same_paths(repo: str | Path, head: str, paths: Sequence[str]) -> list[str]:
+    """`head` and the commits before it on its first-parent line that have `paths` as it has them, newest first."""
+    changed = git(repo, "rev-list", "--first-parent", "--max-count=1", head, "--", *paths).split()
+    since = git(repo, "rev-list", "--first-parent", head, *(f"^{one}" for one in changed), "--").split()
+    return since + changed
+
+
 def commit_of(repo: str | Path, revision: str) -> Commit:
     """One commit with its subject and author."""
     text = git(repo, "log", "-1", "-z", "--format=%H%x00%an%x00%ct%x00%s", resolve(repo, revision), "--")

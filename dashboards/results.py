@@ -16,7 +16,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,8 @@ MAX_CELLS = 40_000_000
 MAX_NAME = 1000
 MAX_PROBLEMS_PER_FILE = 5
 
+NAMED = 6  # commits that are named one by one
+BESIDE = "not on the first-parent line that is shown"
 NO_REASON = "failed (reason not kept)"
 NOT_A_NUMBER = "the benchmark returned something that is not a finite number"
 
@@ -91,6 +93,8 @@ class History:
 
     `low` and `high` bound the value with 99 % confidence where samples were kept, else NaN; `state` indexes
     `STATES`, `code` indexes `codes` (0: not known); `order` says what the order of the commits rests on.
+    `beside` are commits with results that do not lie on the line shown; `listed` the benchmarks that the suite had
+    when it last ran.
     """
 
     commits: tuple[Commit, ...]
@@ -106,6 +110,8 @@ class History:
     problems: tuple[Problem, ...]
     _detail: np.ndarray = field(repr=False)
     _sides: _Sides = field(repr=False)
+    beside: tuple[str, ...] = ()
+    listed: frozenset[str] = frozenset()
 
     @property
     def machines(self) -> tuple[str, ...]:
@@ -114,6 +120,28 @@ class History:
     @property
     def environments(self) -> tuple[Environment, ...]:
         return tuple(sorted({one.environment for one in self.series}, key=lambda e: (e.pairs, e.name)))
+
+    def only(self, rows: Sequence[int]) -> History:
+        """The same history of some of its series."""
+        at = np.array(rows, np.intp)
+        cells = ("value", "low", "high", "samples", "state", "code", "_detail")
+        parts: dict[str, Any] = {name: getattr(self, name)[at] for name in cells}
+        return replace(self, series=tuple(self.series[row] for row in rows), **parts)
+
+    def with_results_of(self, commit: str, other: str, *, leave: bool) -> History:
+        """A history where `commit`, which has a column without results, has those of `other`; without `leave`
+        `other` has them no longer."""
+        to, source = self.column(commit), self.column(other)
+        assert to is not None and source is not None
+        empty = {"value": np.nan, "low": np.nan, "high": np.nan, "samples": 0, "code": 0, "_detail": -1}
+        parts: dict[str, Any] = {}
+        for name, nothing in {**empty, "state": STATE_CODE[NOT_RUN]}.items():
+            cells = getattr(self, name).copy()
+            cells[:, to] = cells[:, source]
+            if not leave:
+                cells[:, source] = nothing
+            parts[name] = cells
+        return replace(self, **parts)
 
     def column(self, commit: str) -> int | None:
         """Column of a full commit hash, None where it has none."""
@@ -137,9 +165,10 @@ class History:
     def role(self, series: int) -> str:
         """`op`, `other` or `twin`: the newest word of the sidecar, else what the implementation's name says."""
         rows = self._detail[series]
-        known = rows[rows >= 0]
-        if known.size:
-            return self._sides.detail(int(known[-1])).role
+        for row in rows[rows >= 0][::-1]:
+            role = self._sides.texts[self._sides.columns["role"][row]]
+            if role:
+                return role
         return "twin" if "twin" in self.series[series].impl else "op"
 
 
@@ -283,8 +312,10 @@ def load(
             problems.append(Problem(str(place), f"cache not written: {error.strerror or error}"))
     facts, fact_problems = _benchmark_facts(folder)
     problems += fact_problems
-    commits, order, line_problems = _commits(store, repo, head, base)
-    return _columns(store, commits, order, facts, problems + line_problems)
+    commits, beside, line_problems = _commits(store, repo, head, base)
+    order = "date" if repo is None else "first parent"
+    history = _columns(store, commits, order, facts, problems + line_problems)
+    return replace(history, beside=beside, listed=frozenset(facts))
 
 
 def recorded_seconds(results: str | Path, limit: int = 40) -> list[float]:
@@ -689,27 +720,36 @@ def _benchmark_facts(folder: Path) -> tuple[dict[str, tuple[str, tuple[str, ...]
 
 def _commits(
     store: _Store, repo: str | Path | None, head: str, base: str | None
-) -> tuple[list[Commit], str, list[Problem]]:
-    """The commits to show, in order, and what is left out of them."""
+) -> tuple[list[Commit], tuple[str, ...], list[Problem]]:
+    """The commits to show, in order, those that are left out of them, and what is to be said of it."""
     dates: dict[str, int] = {}
     for one in store.files:
         if one.commit:
             dates[one.commit] = max(one.when, dates.get(one.commit, 0))
     if repo is None:
         ordered = sorted(dates, key=lambda commit: (dates[commit], commit))
-        return [Commit(one, date=dates[one]) for one in ordered], "date", []
+        return [Commit(one, date=dates[one]) for one in ordered], (), []
     line = first_parents(repo, head) if base is None else line_through(repo, base, head)
     names = {commit.hash for commit in line}
-    problems = [
-        Problem(one.path, f"commit {one.commit[:12]} is not on the first-parent line that is shown")
-        for one in store.files
-        if one.commit and one.commit not in names
-    ]
+    beside = [one for one in store.files if one.commit and one.commit not in names]
+    problems = _beside_the_line(beside)
     if is_shallow(repo):
         problems.append(Problem(str(repo), "the clone is shallow: older commits of its history are not there"))
     asked = set() if base is None else {resolve(repo, base), resolve(repo, head)}
     shown = [commit for commit in line if commit.hash in dates or commit.hash in asked]
-    return shown, "first parent", problems
+    return shown, tuple(dict.fromkeys(one.commit for one in beside)), problems
+
+
+def _beside_the_line(files: Sequence[_Parsed]) -> list[Problem]:
+    """One problem for all files of commits that were reset away or lie on another branch."""
+    commits = list(dict.fromkeys(one.commit for one in files))
+    if not commits:
+        return []
+    named = ", ".join(one[:12] for one in commits[:NAMED])
+    more = f" and {len(commits) - NAMED} more" if len(commits) > NAMED else ""
+    path = files[0].path if len(files) == 1 else f"{len(files)} files"
+    several = len(commits) > 1
+    return [Problem(path, f"commit{'s' * several} {named}{more} {'are' if several else 'is'} {BESIDE}")]
 
 
 def _columns(
@@ -744,11 +784,15 @@ def _columns(
         out[at] = values
         return out
 
+    series = [_series(store.series.rows[number], facts) for number in used]
     from_flag = np.array([STATE_CODE[one] for one in (OK, CRASHED, UNSUPPORTED, CRASHED)], np.uint8)
+    flagged = from_flag[flat["flag"]]
+    # that a kernel is unsupported is a verdict, which the sidecar has; NaN alone was left out of the run
+    of_kernel = np.array([one.of_kernel for one in series], bool)
+    flagged[(flagged == STATE_CODE[UNSUPPORTED]) & of_kernel[rows]] = STATE_CODE[NOT_RUN]
     at = (rows, cols)
     value = matrix(np.nan, float, at, flat["value"])
-    state = matrix(STATE_CODE[NOT_RUN], np.uint8, at, from_flag[flat["flag"]])
-    series = [_series(store.series.rows[number], facts) for number in used]
+    state = matrix(STATE_CODE[NOT_RUN], np.uint8, at, flagged)
     detail = np.full(shape, -1, np.int32)
     code = np.zeros(shape, np.int32)
     sides = _Sides(store.texts.rows, {name: _join(states, name, kind) for name, kind in _STATE_COLUMNS.items()})

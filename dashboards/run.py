@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import re
@@ -16,9 +17,9 @@ from typing import Any
 
 from ascend_model import toolchain
 
-from . import repository
+from . import missing, repository
 from .evaluate import why
-from .series import NOT_RUN
+from .series import ABSENT, NOT_RUN
 from .specimen import paths_of
 
 EXAMPLES = """examples:
@@ -30,7 +31,6 @@ asv itself works as well: `asv run HEAD^!`, `asv compare`, `asv publish`."""
 
 PLACE = re.compile(r'File "([^"\n]+)", line (\d+)')
 PERCENT = re.compile(r"\[\s*(\d+(?:\.\d+)?)%\]\s+\S+\s*(.*)")
-NOT_DESCRIBED = "not described yet"
 NO_CASES = "not-described"  # case that stands for an op without cases, as in ascend_kernels.harness.describe
 NOTHING = 3
 USAGE = 4
@@ -76,6 +76,8 @@ def run(given: argparse.Namespace) -> int:
             "ascend-perf run: no commit in that range touches kernels; --every-commit takes all", file=sys.stderr
         )
         return NOTHING
+    from asv.util import UserError
+
     results = results_folder(given.config)
     for name in edited_descriptions(given.config):
         words = f"{name} has changes that are not committed: a commit is measured with its own description"
@@ -83,8 +85,8 @@ def run(given: argparse.Namespace) -> int:
     try:
         toolchain.require_cache()
         code = measure(given, commits, results)
-    except toolchain.ToolchainError as error:
-        print(f"ascend-perf run: {error}", file=sys.stderr)
+    except (toolchain.ToolchainError, UserError) as error:
+        print(f"ascend-perf run: {printable(str(error))}", file=sys.stderr)
         return USAGE
     rows = summary(results, commits)
     if given.json:
@@ -139,15 +141,31 @@ def measure(given: argparse.Namespace, commits: list[repository.Commit], results
     for version in given.compiler or ():
         toolchain.compiler_bin(version)
     codes = [0]
+    named = given.ops or os.environ.get("ASCEND_PERF_OPS", "")
+    wanted = tuple(one.strip() for one in named.split(",") if one.strip())
+    everything = missing.Part(wanted)
+
+    @functools.cache
+    def suite() -> missing.Asked | None:
+        return missing.asked(given.config, ops=wanted, bench=given.bench or (), cases=given.cases or "")
+
     for version in given.compiler or [None]:
-        again = given.force or given.fresh
-        missing = [
-            c
-            for c in commits
-            if again or unfinished(results, c.hash) or not measured(given.config, results, c.hash, version)
-        ]
-        if missing:
-            codes.append(call_asv(given, missing, results.parent / "asv.log", version))
+        parts: dict[missing.Part, list[repository.Commit]] = {}
+        for commit in commits:
+            part: missing.Part | None = everything
+            place, facts = result_place(given.config, results, commit.hash, version)
+            if not (given.force or given.fresh) and place is not None and place.is_file():
+                lines = states_of(results, commit.hash, absent=True)
+                asked = suite()
+                part = missing.missing(asked, place, lines, **facts) if asked else None
+                part = everything if part == missing.Part() else part
+            if part is not None:
+                parts.setdefault(part, []).append(commit)
+        for part, some in parts.items():
+            codes.append(call_asv(given, some, results.parent / "asv.log", version, part))
+    if len(codes) == 1 and not given.quiet:
+        words = "all that is asked for is measured already; --force measures it again"
+        print(f"ascend-perf run: {words}", file=sys.stderr)
     return max(codes)
 
 
@@ -180,31 +198,34 @@ def edited_descriptions(config: str) -> list[str]:
     return [name for name in listed.split("\0") if name.endswith(".py")]
 
 
-def unfinished(results: Path, commit: str) -> bool:
-    """Whether a commit has ops that were not described when it was measured; they may be by now."""
-    rows = states_of(results, commit)
-    return any(one["state"] == NOT_RUN and str(one.get("reason")).startswith(NOT_DESCRIBED) for one in rows)
-
-
-def measured(config: str, results: Path, commit: str, version: str | None) -> bool:
-    """Whether a commit has results from the environment that would measure it now: asv's own
-    --skip-existing-commits takes results of any compiler or model for it."""
+def result_place(
+    config: str, results: Path, commit: str, version: str | None
+) -> tuple[Path | None, dict[str, Any]]:
+    """The result file of a commit in the environment that would measure it now, with its machine and versions:
+    asv's own --skip-existing-commits takes results of any compiler or model for it."""
     from asv import environment, util
 
     from .host_environment import machine_facts, toolchain_versions
 
-    if util.load_json(config, js_comments=True).get("environment_type") != "host":
-        return any(results.glob(f"*/{commit[:8]}-*.json"))
+    machine = machine_facts()["machine"]
     versions = toolchain_versions() | ({"ascendnpu-ir": version} if version else {})
+    facts = {"machine": machine, "versions": versions}
+    if util.load_json(config, js_comments=True).get("environment_type") != "host":
+        return next(results.glob(f"*/{commit[:8]}-*.json"), None), facts
     python = f"{sys.version_info[0]}.{sys.version_info[1]}"
     name = environment.get_env_name("host", python, versions, {})
-    return (results / machine_facts()["machine"] / f"{commit[:8]}-{name}.json").is_file()
+    return results / machine / f"{commit[:8]}-{name}.json", facts
 
 
 def call_asv(
-    given: argparse.Namespace, commits: list[repository.Commit], log: Path, version: str | None = None
+    given: argparse.Namespace,
+    commits: list[repository.Commit],
+    log: Path,
+    version: str | None = None,
+    part: missing.Part | None = None,
 ) -> int:
     """Run asv over the commits, newest first; its output goes to `log`, its progress to the terminal."""
+    part = part or missing.Part()
     log.parent.mkdir(parents=True, exist_ok=True)
     environment = dict(os.environ)
     environment.setdefault("ASCEND_PERF_CACHE", str(toolchain.cache_dir()))
@@ -212,8 +233,10 @@ def call_asv(
         environment["ASCEND_PERF_CASES"] = given.cases
     if given.fresh:
         environment["ASCEND_PERF_FRESH"] = "1"
-    if given.ops:
-        environment["ASCEND_PERF_OPS"] = given.ops
+    if part.ops:
+        environment["ASCEND_PERF_OPS"] = ",".join(part.ops)
+    if part.kind:
+        environment["ASCEND_PERF_KIND"] = part.kind
     with contextlib.ExitStack() as removed:
         folder = removed.enter_context(tempfile.TemporaryDirectory())
         record = removed.enter_context(open(log, "w"))
@@ -323,9 +346,9 @@ def summary(results: Path, commits: list[repository.Commit]) -> list[dict[str, A
     return rows
 
 
-def states_of(results: Path, commit: str) -> list[dict[str, Any]]:
-    """The sidecar's last line of every case and implementation of a commit.  An op that got cases has outgrown
-    the line that stood for it before."""
+def states_of(results: Path, commit: str, *, absent: bool = False) -> list[dict[str, Any]]:
+    """The sidecar's last line of every case and implementation of a commit, with `absent` also of those that the
+    commit does not have.  An op that got cases has outgrown the line that stood for it before."""
     last: dict[tuple[str, ...], dict[str, Any]] = {}
     place = results / "states" / f"{commit}.jsonl"
     for line in place.read_text(errors="replace").splitlines() if place.is_file() else ():
@@ -336,6 +359,8 @@ def states_of(results: Path, commit: str) -> list[dict[str, Any]]:
         except (ValueError, KeyError, TypeError):
             continue
         last[key] = one
+    if not absent:
+        last = {key: one for key, one in last.items() if one.get("reason") != ABSENT}
     grown = {one["suite"] for one in last.values() if one["case"] != NO_CASES}
     return [one for one in last.values() if one["case"] != NO_CASES or one["suite"] not in grown]
 

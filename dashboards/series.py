@@ -18,6 +18,8 @@ STATES = (OK, WRONG, UNSUPPORTED, COMPILE_FAILED, CRASHED, BUILD_FAILED, NOT_RUN
 STATE_CODE = {state: code for code, state in enumerate(STATES)}
 # Neither good nor bad: nothing was claimed about the kernel.
 SILENT_STATES = (UNSUPPORTED, NOT_RUN)
+# Reason of a row that is `not run` because the measured commit has no such op, case or implementation.
+ABSENT = "not at this commit"
 
 COMPILERS = ("triton-ascend", "ascendnpu-ir", "ascend-model")
 
@@ -67,6 +69,12 @@ class Series:
     @property
     def modelled(self) -> bool:
         return self.suite.rpartition(".")[2].startswith("Modelled") or self.unit.endswith("(modelled)")
+
+    @property
+    def of_kernel(self) -> bool:
+        """Whether this is a number of a kernel: any other benchmark, such as this suite's own speed, is a time of
+        this computer, neither modelled nor measured on a device."""
+        return self.modelled or self.suite.rpartition(".")[2].startswith("Measured")
 
     @property
     def deterministic(self) -> bool:

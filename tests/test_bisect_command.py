@@ -19,6 +19,7 @@ from bisect_fake import evaluate
 from ascend_model import toolchain
 from dashboards import cli
 from dashboards.bisect import Outcome, Point
+from dashboards.bisect_command import _evidence_lines
 from dashboards.evaluate import Evaluator, Journal, Target, why
 from dashboards.repository import line_between
 
@@ -124,6 +125,79 @@ def test_state_and_the_command_of_an_event_page_that_names_a_number(repo, capsys
     # the page's command names the metric of its event, and the bad end has none
     found = verdict("--good", first, capsys=capsys)
     assert found["metric"] == "state" and found["culprit"]["hash"] == culprit and found["words"]
+
+
+class TestAGoodEndThatFails:
+    """A search for what made it fail begins at an end that is ok, which such an end is not."""
+
+    SUITE = "bench_x.ModelledCopy"
+
+    def refused(self, capsys, good: str, bad: str = "HEAD", *more: str) -> str:
+        code, out, err = bisect(BENCH, *ROW, "--good", good, "--bad", bad, *more, capsys=capsys)
+        assert code == 4 and not out
+        return err
+
+    def test_is_told_which_search_would_find_something(self, repo, capsys):
+        right = commit(repo, 100)
+        wrong = commit(repo, "wrong result")
+        commit(repo, "compile failed")
+        mended = commit(repo, 90)
+        said = self.refused(capsys, wrong)
+        assert f"good {wrong[:10]} has no cycles, it is `wrong result`: it is wrong result; " in said
+        advice = f"--metric state --bad {wrong[:10]} with an earlier --good, where it is ok, finds what made it so"
+        assert said.endswith(f"{advice}; --metric state with the ends as they are finds what made it ok\n")
+        # both work
+        found = verdict("--good", right, "--bad", wrong, "--metric", "state", capsys=capsys)
+        assert found["culprit"]["hash"] == wrong
+        found = verdict("--good", wrong, "--bad", mended, "--metric", "state", capsys=capsys)
+        assert found["steps"][0]["commit"]["hash"] == mended
+
+    def test_the_last_measured_commit_that_is_ok_is_named(self, repo, capsys):
+        first, right = commit(repo, 90), commit(repo, 100)
+        commit(repo, 100, "not measured")
+        wrong = commit(repo, "wrong result")
+        commit(repo, "compile failed")
+        for one in (first, right):
+            results = repo / ".asv/results"
+            result_file(results, one, {BENCH: row([100.0], [["c"], ["i"]])})
+            states_file(results, one, [state_line(one, "c", "i", suite=self.SUITE)])
+        said = self.refused(capsys, wrong)
+        assert f"; --metric state --good {right[:10]} --bad {wrong[:10]} finds what made it so" in said
+        assert "with the ends as they are" not in said
+
+    def test_where_both_fail_alike(self, repo, capsys):
+        wrong = commit(repo, "wrong result")
+        commit(repo, "wrong result", "still")
+        said = self.refused(capsys, wrong, "HEAD", "--metric", "state")
+        assert "there is no change between them" in said
+        assert f"--metric state --bad {wrong[:10]} with an earlier --good, where it is ok, finds what" in said
+
+    def test_a_bad_end_that_fails_is_found_by_its_state(self, repo, capsys):
+        right = commit(repo, 100)
+        wrong = commit(repo, "wrong result")
+        said = self.refused(capsys, right, "HEAD", "--metric", "cycles")
+        assert f"bad {wrong[:10]} has no cycles" in said and said.endswith(
+            "; --metric state finds what made it so\n"
+        )
+
+
+def test_sentences_are_shown_whole_and_plain():
+    sentence = "The mask " + "is not a bound, so " * 40 + "write `offset < length`\x1b[2J"
+    evidence = {
+        "counts": {}, "code": ["", ""], "same_code": False, "reason": "r " * 400 + "end.",
+        "findings": [f"{at} " + "f " * 400 + "remedy." for at in range(5)],
+        "explained": "\n".join([sentence] * 14),
+    }  # fmt: skip
+    reason, *rest = _evidence_lines(evidence)
+    assert reason == f"reason: {evidence['reason']}"
+    assert (
+        rest[:3] == [f"finding: {one}" for one in evidence["findings"][:3]] and rest[3] == "finding: … and 2 more"
+    )
+    lines = rest[4].split("\n     ")
+    assert lines[0] == "why: " + sentence.replace("\x1b", "\ufffd") and lines[12] == "… and 2 more"
+    # bounded all the same, after a whole word and with a mark
+    [long] = _evidence_lines({**evidence, "reason": "word " * 10_000, "findings": [], "explained": ""})
+    assert len(long) < 2100 and long.endswith(" word …")
 
 
 def test_follows_first_parents_and_goes_into_a_merge_on_request(repo, capsys):

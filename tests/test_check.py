@@ -270,6 +270,140 @@ def test_series_without_a_result_at_the_head_are_listed(place):
     assert place.check(1, 0, require_all=True).exit_code == 2
 
 
+OTHER = "bench_moe.ModelledRoute.track_cycles"
+
+
+def test_ops_that_only_the_base_has_are_not_passed_over(place):
+    """A head where a run was asked for one op only is no head that is right."""
+    benchmarks_file(place.results, {MODELLED: "cycles (modelled)", OTHER: "cycles (modelled)"})
+    both = {MODELLED: row([100.0] * 4), OTHER: row([50.0] * 4)}
+    for at, rows in enumerate((both, {MODELLED: row([100.0] * 4)}, both | {OTHER: row([math.nan] * 4)})):
+        result_file(place.results, place.hashes[at], rows, date=at)
+    for head in (1, 2):
+        for base in (0, None):
+            report = place.check(head, base)
+            assert report.exit_code == 3 and report.unmeasured == ("route",)
+            assert report.summary.startswith("not measured at the head: route: ")
+            [one] = report.findings
+            assert (one.verdict, one.title, one.state_head) == (MISSING, "bench_moe.ModelledRoute", "not run")
+            assert f"ascend-perf run {place.hashes[head][:12]} --every-commit --ops route" in one.reason
+            for form in ("text", "markdown", "json", "junit", "github"):
+                assert "route" in render(report, form).lower()
+                assert form == "json" or "unsupported" not in render(report, form)
+            junit = ElementTree.fromstring(render(report, "junit"))
+            assert junit.get("errors") == "1" and junit.get("failures") == "0"
+    # a regression in what was measured outweighs it
+    result_file(place.results, place.hashes[1], {MODELLED: row([101.0] * 4)}, date=1)
+    assert place.check(1, 0).exit_code == 1
+
+
+def test_an_op_that_is_gone_or_known_not_to_be_there_is_only_listed(place):
+    both = {MODELLED: row([100.0] * 4), OTHER: row([50.0] * 4)}
+    result_file(place.results, place.hashes[0], both, date=0)
+    result_file(place.results, place.hashes[1], {MODELLED: row([100.0] * 4)}, date=1)
+    # the fixture's list of benchmarks, which the last run left, does not have it
+    report = place.check(1, 0)
+    assert report.exit_code == 0 and report.unmeasured == ()
+    assert {one.benchmark for one in report.findings} == {OTHER}
+    benchmarks_file(place.results, {MODELLED: "cycles (modelled)", OTHER: "cycles (modelled)"})
+    assert place.check(1, 0).exit_code == 3
+    result_file(place.results, place.hashes[1], {MODELLED: row([100.0] * 4), OTHER: row([math.nan] * 4)}, date=1)
+    absent = {"suite": OTHER.rpartition(".")[0], "reason": "not at this commit"}
+    pairs = [(case, impl) for case in CASES for impl in ("op", "gather_twin")]
+    lines = [state_line(place.hashes[1], *pair, "not run", **absent) for pair in pairs]
+    states_file(place.results, place.hashes[1], lines)
+    report = place.check(1, 0)
+    assert report.exit_code == 0
+    assert {(one.verdict, one.reason) for one in report.findings} == {(MISSING, "not at this commit")}
+
+
+def test_the_speed_of_the_suite_is_no_verdict_on_kernels(place):
+    own = "bench_model.TypicalLaunch.track_seconds"
+    benchmarks_file(place.results, {MODELLED: "cycles (modelled)", own: "s"})
+    for at, seconds in enumerate((1.0, 50.0)):
+        bounds = {"low": [seconds], "high": [seconds]}
+        rows = {MODELLED: row([100.0] * 4), own: row([seconds], [], **bounds)}
+        result_file(place.results, place.hashes[at], rows, date=at)
+    report = place.check(1, 0)
+    assert (report.exit_code, report.compared, report.findings) == (0, 4, ())
+    assert report.states["ok"] == 4
+    asked = place.check(1, 0, others=True)
+    assert asked.exit_code == 1 and {one.benchmark for one in asked.findings} == {own}
+
+
+class TestTheHeadHasNoResults:
+    """What stands in for it: a commit with the same kernels, by the rule that `run` chooses commits with."""
+
+    @pytest.fixture
+    def place(self, tmp_path):
+        place = Place(tmp_path, 0)
+        command = "in-dir=x python -m dashboards.specimen {build_dir} {env_dir} --repository kernels"
+        self.add(place, "asv.conf.json", json.dumps({"version": 1, "install_command": [command]}))
+        for at, path in enumerate(["kernels/a.py", "kernels/a.py", "CHANGELOG", "docs"]):
+            self.add(place, path, str(at))
+        return place  # commits: 0 set-up, 1 and 2 kernels, 3 and 4 words
+
+    def add(self, place, path, text):
+        (place.repo / path).parent.mkdir(parents=True, exist_ok=True)
+        if not (place.repo / ".git").exists():
+            git(place.repo, "init", "-q", "-b", "main")
+        (place.repo / path).write_text(text)
+        git(place.repo, "add", "-A")
+        git(place.repo, "commit", "-q", "-m", path)
+        place.hashes.append(git(place.repo, "rev-parse", "HEAD"))
+
+    def ask(self, place, capsys, *arguments):
+        code, out, _ = place.run(capsys, "--format", "json", *arguments)
+        return code, json.loads(out)
+
+    @pytest.mark.parametrize("base", [None, 1])
+    def test_the_last_commit_with_its_kernels_stands_in_and_is_named(self, place, capsys, base):
+        place.modelled(1)
+        place.modelled(2, (110.0, 100.0, 100.0, 100.0))
+        arguments = () if base is None else ("--base", place.hashes[base])
+        code, report = self.ask(place, capsys, *arguments)
+        assert code == 1 and report["head"] == place.hashes[4]
+        assert {one["verdict"] for one in report["findings"]} == {REGRESSION}
+        head, other = place.hashes[4][:12], place.hashes[2][:12]
+        assert f"no results of the head {head}: it has the kernels of {other}, whose" in report["problems"][-1]
+
+    @pytest.mark.parametrize("measured", [2, 3])
+    def test_a_base_with_the_same_kernels_is_not_worse(self, place, capsys, measured):
+        place.modelled(1, (90.0,) * 4)
+        place.modelled(measured)
+        code, report = self.ask(place, capsys, "--base", place.hashes[3])
+        assert (code, report["compared"], report["findings"]) == (0, 4, [])
+
+    def test_kernels_that_changed_are_not_stood_in_for(self, place, capsys):
+        place.modelled(1)
+        code, report = self.ask(place, capsys)
+        assert code == 3
+        head, nearest = place.hashes[4][:12], place.hashes[1][:12]
+        said = f"no results of {head}: ascend-perf run {head} --every-commit measures it; "
+        assert report["problems"][-1] == said + f"the nearest measured commit is {nearest}"
+
+    def test_a_head_beside_a_base_that_went_on(self, place, capsys):
+        """The head's kernels are older than the base's: they are what the head would bring back."""
+        git(place.repo, "checkout", "-q", "-b", "side", place.hashes[1])
+        self.add(place, "docs", "beside")
+        place.modelled(1, (120.0, 100.0, 100.0, 100.0))
+        place.modelled(2)
+        code, report = self.ask(place, capsys, "--base", place.hashes[2], "--head", place.hashes[5])
+        assert code == 1 and report["findings"][0]["base"] == 100.0
+
+    def test_noisy_results_of_the_stand_in_count_once(self, place, capsys):
+        rng = np.random.default_rng(3)
+        for at in range(12):
+            self.add(place, "kernels/a.py", f"more {at}")
+        self.add(place, "docs", "more")
+        for at in range(5, 16):
+            place.measured(at, list(100 + rng.standard_normal(4)))
+        place.measured(16, [104.0, 100.0, 100.0, 100.0])
+        code, report = self.ask(place, capsys, "--base", place.hashes[15])
+        _, alone = self.ask(place, capsys, "--base", place.hashes[15], "--head", place.hashes[16])
+        assert report["findings"] == alone["findings"] and code == alone["exit_code"]
+
+
 def test_a_base_without_results_is_stood_in_for_and_named(place):
     place.modelled(0)
     place.modelled(3, (110.0, 100.0, 100.0, 100.0))
@@ -478,6 +612,8 @@ def test_numbers_with_units():
         "+5.0 %", "-12.3 %", "+0.10 %", "+0.0 %", "from 0", "-",
     ]  # fmt: skip
     assert plain("a\nb\x00c") == "a\ufffdb\ufffdc" and len(plain("x" * 999)) == 200
+    assert plain("one two three", 10) == "one two …" and plain("one two three", 13) == "one two three"
+    assert plain("a " + "x" * 99, 10) == "a xxxxxxx…" and len(plain("ab " * 99, 50)) <= 50
     assert markdown("a|b") == "a\\|b"
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import gzip
 import http.client
 import json
+import math
 import re
 import shlex
 import shutil
@@ -314,6 +315,53 @@ def test_states_are_counted_with_their_reasons(tmp_path, state):
     assert ("1 case of kernels failing" in page.text) == loud
     assert "out[3] is 5, expected 9" in read(tmp_path / "site", KERNEL).text
     assert "out[3] is 5, expected 9" in read(tmp_path / "site", "health.html").text
+
+
+def partly(place: page_history.Place, state: str = "") -> None:
+    """Measure another op at all commits but the last, where a run left it out; the suite's own speed at all."""
+    suite, speed = "bench_moe.ModelledRoute", "bench_model.TypicalLaunch.track_seconds"
+    known = json.loads((place.results / "benchmarks.json").read_text())
+    units = {name: one["unit"] for name, one in known.items() if isinstance(one, dict)}
+    asv.benchmarks_file(place.results, {**units, f"{suite}.track_cycles": "cycles (modelled)", speed: "s"})
+    for at, commit in enumerate(place.commits):
+        [path] = place.results.glob(f"model/{commit[:8]}-*.json")
+        found = json.loads(path.read_text())
+        failed = bool(state) and at == len(place.commits) - 2
+        value = math.nan if at == len(place.commits) - 1 else None if failed else 7.0
+        found["results"][f"{suite}.track_cycles"] = asv.row([value], [["small"], ["op"]])
+        found["results"][speed] = asv.row([0.25], [])
+        path.write_text(json.dumps(found))
+        if failed:
+            asv.states_file(
+                place.results, commit, [asv.state_line(commit, state=state, suite=suite, machine="model")]
+            )
+
+
+def test_an_op_that_a_run_left_out_is_shown_as_it_was_and_named(tmp_path):
+    place = page_history.plain(tmp_path, length=4, factor=1.0)
+    partly(place)
+    page = read(built(place, tmp_path / "site"))
+    assert f"Not measured at the newest commit {place.commits[-1][:10]}: route." in page.text
+    assert "0 not run" in page.text and "0 unsupported here" in page.text
+    assert "✓ Nothing is wrong." in page.text
+
+
+def test_an_op_that_fails_is_not_forgotten_by_a_run_that_leaves_it_out(tmp_path):
+    place = page_history.plain(tmp_path, length=4, factor=1.0)
+    partly(place, "wrong result")
+    assert "1 case of kernels failing" in read(built(place, tmp_path / "site")).text
+
+
+def test_the_speed_of_the_suite_is_told_apart_from_kernels(tmp_path):
+    place = page_history.plain(tmp_path, length=4, factor=1.0)
+    before = read(built(place, tmp_path / "before")).text
+    partly(place)
+    page = read(built(place, tmp_path / "site"))
+    measured = re.compile(r"measured \d+ ok|measured No measured results")
+    assert measured.findall(page.text) == measured.findall(before)
+    text = " ".join(page.text.split())
+    assert "Other benchmarks Of no kernel" in text and "bench_model.TypicalLaunch.track_seconds 0.25" in text
+    assert not any("typical" in name for name in files(tmp_path / "site"))
 
 
 def test_a_failing_twin_is_no_alarm(tmp_path):

@@ -70,7 +70,7 @@ def test_values_intervals_and_samples(folder):
         "ok",
         "ok",
         "crashed or timed out",
-        "unsupported here",
+        "not run",
     ]
     assert history.detail(2, 0).reason == NO_REASON
     series = history.series[0]
@@ -124,6 +124,34 @@ def test_states_come_from_the_sidecar_and_the_last_line_wins(folder):
     assert history.code_hash(find(history, "small", "gather_twin"), 0) == "ab12"
     assert history.role(find(history, "small", "gather_twin")) == "twin"
     assert history.role(small) == "op"
+
+
+def test_no_number_is_unsupported_only_where_a_verdict_says_so(folder):
+    other = "bench_model.ScalarLoops.track_ops_per_second"
+    result_file(folder, H[0], {MODELLED: row([NAN] * 4), MEASURED: row([NAN] * 4), other: row([NAN] * 4)})
+    states_file(
+        folder,
+        H[0],
+        [
+            state_line(H[0], "small", "op", "unsupported here", reason="no float8"),
+            state_line(H[0], "large", "op", "ok"),
+        ],
+    )
+    history = load(folder, cache=None)
+    told = {case: history.state_name(find(history, case), 0) for case in ("small", "large")}
+    assert told == {"small": "unsupported here", "large": "not run"}
+    assert history.state_name(find(history, "small", "gather_twin"), 0) == "not run"
+    assert history.state_name(find(history, "small", benchmark=MEASURED), 0) == "not run"
+    # what asv skipped of a benchmark that has no verdicts
+    assert history.state_name(find(history, "small", benchmark=other), 0) == "unsupported here"
+
+
+def test_the_role_is_that_of_the_newest_line_that_names_one(folder):
+    for commit, role in zip(H, ("other", "")):
+        result_file(folder, commit, {MODELLED: row([1.0] * 4)})
+        states_file(folder, commit, [state_line(commit, role=role)])
+    history = load(folder, cache=None)
+    assert history.role(find(history, "small")) == "other"
 
 
 def test_a_verdict_ok_does_not_turn_a_failed_metric_into_a_value(folder):
@@ -193,8 +221,22 @@ def test_first_parent_order_with_merges_and_clocks_that_run_backwards(tmp_path, 
     assert history.value[0].tolist() == [0.0, 1.0, 3.0]
     assert history.order == "first parent"
     assert f"commit {side[:12]} is not on the first-parent line" in reasons(history)
+    assert history.beside == (side,)
     through = load(folder, repo, base=first[1], head=side, cache=None)
     assert [one.hash for one in through.commits] == [*first, side]
+
+
+def test_commits_that_were_reset_away_are_one_problem(tmp_path, folder):
+    hashes = repository(tmp_path / "repo", ["one"])
+    for commit in (*hashes, *H):
+        result_file(folder, commit, {MODELLED: row([1.0] * 4)})
+        states_file(folder, commit, [state_line(commit)])
+    history = load(folder, tmp_path / "repo", cache=None)
+    [problem] = [one for one in history.problems if "first-parent" in one.reason]
+    assert problem.path == f"{2 * len(H)} files" and set(history.beside) == set(H)
+    named = ", ".join(one[:12] for one in H[:6])
+    more = f" and {len(H) - 6} more" if len(H) > 6 else ""
+    assert problem.reason == f"commits {named}{more} are not on the first-parent line that is shown"
 
 
 def test_unknown_commits_and_shallow_clones_are_named(tmp_path, folder):
@@ -453,7 +495,7 @@ def test_any_table_of_values_comes_back(tmp_path_factory, table):
             if one is None:
                 assert history.state_name(at, column) == "crashed or timed out"
             elif one != one:
-                assert history.state_name(at, column) == "unsupported here"
+                assert history.state_name(at, column) == "not run"
             else:
                 assert got == float(one)
 

@@ -163,6 +163,16 @@ def test_only_named_ops_are_prepared(monkeypatch):
     assert [op.name for op in suite.Family("token_pool", OPS).rows()] == ["assign_draft_cache_locs"]
 
 
+@pytest.mark.parametrize("kind", ["Modelled", "Measured"])
+def test_only_the_kind_of_number_that_is_asked_for_is_prepared(monkeypatch, kind):
+    monkeypatch.setenv("ASCEND_PERF_KIND", kind)
+    monkeypatch.setattr(suite.device, "present", lambda: True)
+    monkeypatch.setattr(suite, "can_model", lambda: True)
+    monkeypatch.setattr(suite, "measure_all", lambda ops: {"Measured": {}})
+    monkeypatch.setattr(suite, "model_all", lambda ops: {"Modelled": {}})
+    assert suite.Family("token_pool", OPS).prepare() == {kind: {}}
+
+
 @pytest.mark.parametrize("which", ["quick", "timed", "all", "everything"])
 def test_cases_of_the_model(monkeypatch, which):
     monkeypatch.setenv("ASCEND_PERF_CASES", which)
@@ -217,10 +227,26 @@ class TestHandingOut:
         assert answer.errcode == 1
         assert "wrong result: off by one" in answer.stderr
 
-    def test_only_selected_parameters(self, run, tmp_path):
+    def test_what_is_there_is_handed_out_and_only_what_was_selected_can_fail(self, run, tmp_path):
         answer = run(self.BENCHMARK, None, False, cwd=str(tmp_path), selected_idx={0})
-        assert answer.result[0] == 7 and all(math.isnan(v) for v in answer.result[1:])
+        assert answer.result[:2] == [7, None] and all(math.isnan(v) for v in answer.result[2:])
         assert answer.errcode == 0
+
+    def test_what_the_commit_does_not_have_is_on_record_once(self, run, tmp_path, results, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        suite.hand_over("token_pool", {"ModelledAssignDraftCacheLocs": {("a", "derived"): ENTRY}})
+        for metric in ("cycles", "launches"):
+            benchmark = {**self.BENCHMARK, "name": self.NAME.replace("cycles", metric)}
+            run(benchmark, None, False, cwd=str(tmp_path))
+        found = [(row["suite"], row["case"], row["state"], row["reason"]) for row in rows(results)]
+        name = self.NAME.rpartition(".")[0]
+        assert found == [(name, case, "not run", "not at this commit") for case in "bcd"]
+        assert rows(results)[0]["versions"] == suite._versions()
+
+    def test_what_was_left_out_is_not_on_record_as_absent(self, run, tmp_path, results, monkeypatch):
+        monkeypatch.setenv("ASCEND_PERF_CASE", "a")
+        run(self.BENCHMARK, None, False, cwd=str(tmp_path))
+        assert not results.exists()
 
     def test_samples(self, run, tmp_path):
         benchmark = {

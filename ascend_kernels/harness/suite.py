@@ -61,17 +61,21 @@ class Family:
 
     def rows(self) -> list[Op]:
         """Ops of this family, those that `ASCEND_PERF_OPS` (comma-separated names) leaves in."""
-        only = {n for n in os.environ.get("ASCEND_PERF_OPS", "").split(",") if n}
-        return [op for op in self.ops.values() if op.family == self.name and (not only or op.name in only)]
+        only = {n.replace("_", "").lower() for n in os.environ.get("ASCEND_PERF_OPS", "").split(",") if n}
+        rows = [op for op in self.ops.values() if op.family == self.name]
+        # a class's name, which is all that some callers have, does not tell where the op's has `_`
+        return [op for op in rows if not only or op.name.replace("_", "") in only]
 
     def prepare(self) -> dict[str, Any]:
         """Verdicts and numbers of the whole family: suite -> (case, implementation) -> entry."""
         prepared: dict[str, Any] = {}
         rows = self.rows()
-        if device.present():  # first: a device is only started in processes that are forked here
+        kind = os.environ.get("ASCEND_PERF_KIND", "")
+        # first: a device is only started in processes that are forked here
+        if device.present() and kind in ("", "Measured"):
             prepared |= measure_all(rows)
             hand_over(self.name, prepared)
-        if can_model():
+        if can_model() and kind in ("", "Modelled"):
             for op in rows:
                 prepared |= model_all([op])
         hand_over(self.name, prepared)
@@ -104,7 +108,13 @@ def hand_over(family: str, prepared: Mapping[str, Mapping[tuple[str, str], Mappi
         for name, entries in prepared.items()
     }
     if os.environ.get("ASV_COMMIT"):
-        Path("prepared.json").write_text(json.dumps({"version": 1, "suites": suites}))
+        run = {
+            "commit": os.environ["ASV_COMMIT"],
+            "results": os.environ.get("ASCEND_PERF_RESULTS", ""),
+            "machine": os.environ.get("ASCEND_PERF_MACHINE", ""),
+            "versions": _versions(),
+        }
+        Path("prepared.json").write_text(json.dumps({"version": 1, "run": run, "suites": suites}))
 
 
 def can_model() -> bool:

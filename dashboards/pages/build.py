@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import functools
 import json
 import os
@@ -17,9 +18,9 @@ from pathlib import Path
 from dashboards.events import Event, find_events, group_events
 from dashboards.pages import compare, compilers, data, event, example, feed, health, kernel, overview, problem
 from dashboards.pages.markup import Markup, visible
-from dashboards.pages.view import Kernel, View, event_name, event_path, faced, kernels_of
+from dashboards.pages.view import Kernel, View, event_name, event_path, faced, kernels_of, others_of
 from dashboards.repository import RepositoryError, resolve
-from dashboards.results import History, ResultsError, load
+from dashboards.results import BESIDE, History, ResultsError, load
 
 EXAMPLES = """examples:
   ascend-perf dashboard                              pages of .asv/results in .asv/site
@@ -158,14 +159,12 @@ def read(results: Path, repo: Path | None, head: str, cache: str | Path | bool |
                 history, repo = bare, None
     if history is None:
         return View(_nothing(), (), repo, (f"There is no folder {visible(str(results))}.",), results)
-    left_out = [one for one in history.problems if "is not on the first-parent line" in one.reason]
-    if left_out and repo is not None:
-        commits = {one.reason.split()[1] for one in left_out}
+    if history.beside:
         notices.append(
-            f"{len(commits)} measured commits are left out: they are not on the first-parent line of "
+            f"{len(history.beside)} measured commits are left out: they are not on the first-parent line of "
             f"{visible(head)} (another branch, or another project's results). --head shows another line."
         )
-    other = [one for one in history.problems if one not in left_out]
+    other = [one for one in history.problems if BESIDE not in one.reason]
     if other:
         notices.append(
             f"{len(other)} parts of the results could not be read, such as {other[0].path}: {other[0].reason}. "
@@ -180,9 +179,18 @@ def read(results: Path, repo: Path | None, head: str, cache: str | Path | bool |
             "Nothing that ran gave a number: all failed or was skipped. The reasons are below and on the health "
             "page; `ascend-perf model <op>` tries one kernel by itself."
         )
+    others = others_of(history)
+    history = history.only([row for row, one in enumerate(history.series) if one.of_kernel])
     grouped = group_events(find_events(history)) if history.commits else []
     events = tuple(faced(one) for one in reversed(grouped))
-    return View(history, events, repo, tuple(notices), results, kernels_of(history.series))
+    view = View(history, events, repo, (), results, kernels_of(history.series), others)
+    for commit, ops in view.left_out.items():
+        named = ", ".join(ops[:6]) + (f" and {len(ops) - 6} more" if len(ops) > 6 else "")
+        notices.append(
+            f"Not measured at the newest commit {commit[:10]}: {named}. Their states are those of the commit that "
+            f"they were last measured at. `ascend-perf run {commit[:10]} --every-commit` measures what is missing."
+        )
+    return dataclasses.replace(view, notices=tuple(notices))
 
 
 def _nothing() -> History:

@@ -62,7 +62,7 @@ def render(view: View, foot: Markup) -> str:
         events = [one for one in view.events if one.modelled == modelled]
         if any(one.modelled == modelled for one in view.history.series):
             parts.append(_events(view, events, word))
-    parts += [*_heat(view), _kernels(view)]
+    parts += [*_heat(view), _kernels(view), _others(view)]
     return page(
         "Overview", parts, here="index.html", scripts=("data/heat.js",), foot=foot, root={"data_page": "overview"}
     )
@@ -514,6 +514,28 @@ def _kernels(view: View) -> Markup:
         for kernel in view.kernels
     ]
     return tag("section", tag("h2", "Kernels", id="kernels"), tag("div", tiles, class_="tiles filtered-tiles"))
+
+
+def _others(view: View) -> Markup | None:
+    """Benchmarks that are of no kernel, which are in no state and no count above."""
+    if not view.others:
+        return None
+    rows = [
+        tag(
+            "tr",
+            tag("td", text(one.series.title, 120)),
+            tag("td", quantity(one.value, one.series.unit)),
+            tag("td", text(one.series.machine, 40)),
+            tag("td", tag("code", one.commit.hash[:10])),
+        )
+        for one in view.others
+    ]
+    return tag(
+        "section",
+        tag("h2", "Other benchmarks", id="others"),
+        dim("Of no kernel, such as this suite's own speed: neither modelled nor measured on a device."),
+        table(["benchmark", "newest", "run as", "commit"], rows),
+    )
 
 
 def foot(view: View) -> Markup:

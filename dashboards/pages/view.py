@@ -18,7 +18,7 @@ from dashboards.events import BOUNDARY, REGRESSION, STATE, Event
 from dashboards.pages.markup import Markup
 from dashboards.repository import Commit
 from dashboards.results import Detail, History
-from dashboards.series import NOT_RUN, OK, SILENT_STATES, STATE_CODE, STATES, UNSUPPORTED, Series
+from dashboards.series import ABSENT, NOT_RUN, OK, SILENT_STATES, STATE_CODE, STATES, UNSUPPORTED, Series
 from dashboards.trust import noise_floors
 
 # The metric that stands for a kernel where only one is shown, best first.
@@ -74,8 +74,17 @@ class Status:
 
 
 @dataclass(frozen=True)
+class Other:
+    """Newest number of a benchmark that is of no kernel."""
+
+    series: Series
+    value: float
+    commit: Commit
+
+
+@dataclass(frozen=True)
 class View:
-    """Everything a page is made of.  `events` are grouped, newest first."""
+    """Everything a page is made of.  `events` are grouped, newest first; `history` holds kernels alone."""
 
     history: History
     events: tuple[Event, ...]
@@ -83,6 +92,7 @@ class View:
     notices: tuple[str, ...] = ()
     results: Path | None = None
     kernels: tuple[Kernel, ...] = field(default=())
+    others: tuple[Other, ...] = ()
 
     @functools.cached_property
     def kernel_of(self) -> dict[int, Kernel]:
@@ -128,15 +138,18 @@ class View:
 
     @functools.cached_property
     def statuses(self) -> tuple[Status, ...]:
-        """One for each suite, case, implementation, machine and environment, at its machine's newest commit."""
+        """One for each suite, case, implementation, machine and environment, at its machine's newest commit, or,
+        where a run there left the whole suite out, at the last commit that it ran at."""
         history = self.history
         seen: dict[tuple[object, ...], Status] = {}
         for row, one in enumerate(history.series):
-            newest = self.newest[one.machine, one.modelled]
+            newest = self.shown_at(row)
             if newest < 0 or not one.suite:
                 continue
             key = (one.suite, one.params, one.machine, one.environment)
             state = history.state_name(row, newest)
+            if state == NOT_RUN and history.detail(row, newest).reason in ("", ABSENT):
+                continue  # not asked for, or nothing that this commit has: no state of a kernel
             before = seen.get(key)
             # one metric that failed is a failure of the case
             if before and (before.state != OK or state in (OK, NOT_RUN)):
@@ -150,6 +163,37 @@ class View:
             for one in seen.values()
             if one.state != NOT_RUN or (one.series.machine, one.series.modelled, one.series.environment) in current
         )
+
+    def shown_at(self, row: int) -> int:
+        """The column whose state stands for a series now."""
+        one = self.history.series[row]
+        newest = self.newest[one.machine, one.modelled]
+        if (one.machine, one.modelled, one.environment) not in self.current_environments:
+            return newest
+        still = not self.history.listed or one.benchmark in self.history.listed
+        return self._suites_at[one.suite, one.machine, one.environment] if still else newest
+
+    @functools.cached_property
+    def _suites_at(self) -> dict[tuple[object, ...], int]:
+        """Newest column with results of each suite, machine and environment, or a word of why there are none."""
+        found: dict[tuple[object, ...], int] = {}
+        for row, one in enumerate(self.history.series):
+            at, newest = int(self.last[row]), self.newest[one.machine, one.modelled]
+            if at < newest and self.history.detail(row, newest).reason:
+                at = newest
+            key = one.suite, one.machine, one.environment
+            found[key] = max(found.get(key, -1), at)
+        return found
+
+    @functools.cached_property
+    def left_out(self) -> dict[str, tuple[str, ...]]:
+        """Commit -> ops that were left out when their machine measured it, and are shown as they were before."""
+        found: dict[str, dict[str, None]] = {}
+        for one in self.statuses:
+            newest = self.newest[one.series.machine, one.series.modelled]
+            if one.at < newest:
+                found.setdefault(self.history.commits[newest].hash, {})[one.series.op] = None
+        return {commit: tuple(ops) for commit, ops in found.items()}
 
     @functools.cached_property
     def current_environments(self) -> set[object]:
@@ -239,6 +283,16 @@ def kernels_of(series: Sequence[Series]) -> tuple[Kernel, ...]:
     for row, one in enumerate(series):
         rows.setdefault((family_of(one), one.op or one.benchmark), []).append(row)
     return tuple(Kernel(family, op, slug(family, op), tuple(at)) for (family, op), at in sorted(rows.items()))
+
+
+def others_of(history: History) -> tuple[Other, ...]:
+    """Newest numbers of what is of no kernel, such as this suite's own speed."""
+    found = []
+    for row, one in enumerate(history.series):
+        at = np.flatnonzero(~np.isnan(history.value[row]))
+        if not one.of_kernel and at.size:
+            found.append(Other(one, float(history.value[row, at[-1]]), history.commits[int(at[-1])]))
+    return tuple(found)
 
 
 def family_of(series: Series) -> str:
