@@ -144,6 +144,8 @@ class View:
         seen: dict[tuple[object, ...], Status] = {}
         for row, one in enumerate(history.series):
             newest = self.shown_at(row)
+            if newest < 0:  # nothing of the machine has ever run; what is not described yet says so
+                newest = len(history.commits) - 1
             if newest < 0 or not one.suite:
                 continue
             key = (one.suite, one.params, one.machine, one.environment)
@@ -161,7 +163,9 @@ class View:
         return tuple(
             one
             for one in seen.values()
-            if one.state != NOT_RUN or (one.series.machine, one.series.modelled, one.series.environment) in current
+            if one.state != NOT_RUN
+            or self.newest[one.series.machine, one.series.modelled] < 0
+            or (one.series.machine, one.series.modelled, one.series.environment) in current
         )
 
     def shown_at(self, row: int) -> int:
