@@ -8,7 +8,6 @@ import json
 import math
 import os
 import re
-import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -26,6 +25,7 @@ from dashboards.evaluate import (
     place_beside,
     workplace,
 )
+from dashboards.guarded import stopped_by_sigterm
 from dashboards.repository import Commit, RepositoryError
 from dashboards.results import ResultsError, load
 from dashboards.series import BUILD_FAILED, NOT_RUN, OK, STATE_CODE, direction_of, worse
@@ -92,26 +92,20 @@ class Setup:
 
 def run(given: argparse.Namespace) -> int:
     """0 culprit found, 3 none, 4 usage or environment."""
-    before = signal.signal(signal.SIGTERM, _stop)
     try:
-        setup = checked(given)
-        folder = place_beside(setup.results)
-        with locked(folder), workplace(setup.repo, folder, setup.config) as work:
-            verdict = search(setup, folder, work)
+        with stopped_by_sigterm():
+            setup = checked(given)
+            folder = place_beside(setup.results)
+            with locked(folder), workplace(setup.repo, folder, setup.config) as work:
+                verdict = search(setup, folder, work)
     except (RepositoryError, EvaluateError, ResultsError) as error:
         print(f"ascend-perf bisect: {plain(str(error), SENTENCE)}", file=sys.stderr)
         return USAGE
     except KeyboardInterrupt:
         print("ascend-perf bisect: stopped; the same command goes on from here", file=sys.stderr)
         return 130
-    finally:
-        signal.signal(signal.SIGTERM, before)
     print(json.dumps(_clean(verdict), indent=1, allow_nan=False) if given.json else in_words(verdict))
     return exit_code(verdict)
-
-
-def _stop(*_: Any) -> None:
-    raise KeyboardInterrupt
 
 
 def exit_code(verdict: dict[str, Any]) -> int:

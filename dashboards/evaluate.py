@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from dashboards.bisect import Outcome, Point
-from dashboards.guarded import VARIABLE, end_processes
+from dashboards.guarded import VARIABLE, end_processes, marked
 from dashboards.repository import git
 from dashboards.results import NO_REASON, History, load
 from dashboards.series import BUILD_FAILED, COMPILERS, CRASHED, NOT_RUN, OK, Environment, Series
@@ -261,7 +261,7 @@ class Evaluator:
     def _environment(self, tree: Path) -> dict[str, str]:
         environment = dict(os.environ)
         environment["PYTHONPATH"] = own_paths(tree, self.repo)
-        environment[VARIABLE] = str(self.work.resolve())
+        environment[VARIABLE] = marked(str(self.work.resolve()))
         name = self.target.suite.rpartition(".")[2]
         environment["ASCEND_PERF_OPS"] = Series(name + ".x", (), (), "", Environment("", ()), "", "").op
         for variable, value in (

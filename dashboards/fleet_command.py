@@ -9,7 +9,6 @@ import json
 import os
 import secrets
 import shutil
-import signal
 import sys
 import time
 from collections import Counter
@@ -24,6 +23,7 @@ from . import fleet, fleet_cluster, repository, store
 from .bisect_command import refuse_unsaved
 from .evaluate import EvaluateError, locked
 from .fleet_worker import HIDE_DEVICES, Order, bundle_of
+from .guarded import stopped_by_sigterm
 from .results import ResultsError, load, recorded_seconds
 from .results_command import words_of
 from .run import choose
@@ -80,16 +80,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """0 done, 1 tasks without results (named), 3 no commit in the range, 4 usage or environment."""
-    before = signal.signal(signal.SIGTERM, _stop)
     try:
-        if given.action == "status":
-            return status(given)
-        project = checked(given)
-        if not project.commits:
-            print("ascend-perf fleet: no commit in that range touches kernels; --every-commit takes all",
-                  file=sys.stderr)  # fmt: skip
-            return NOTHING
-        return plan(given, project) if given.action == "plan" else run_fleet(given, project)
+        with stopped_by_sigterm():
+            if given.action == "status":
+                return status(given)
+            project = checked(given)
+            if not project.commits:
+                print("ascend-perf fleet: no commit in that range touches kernels; --every-commit takes all",
+                      file=sys.stderr)  # fmt: skip
+                return NOTHING
+            return plan(given, project) if given.action == "plan" else run_fleet(given, project)
     except (
         repository.RepositoryError, EvaluateError, ResultsError, store.StoreError, toolchain.ToolchainError,
         fleet_cluster.ClusterError,
@@ -102,12 +102,6 @@ def run(given: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("ascend-perf fleet: stopped; the same command goes on from here", file=sys.stderr)
         return 130
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _stop(*_: Any) -> None:
-    raise KeyboardInterrupt
 
 
 @dataclass(frozen=True)

@@ -9,32 +9,61 @@ fork servers behind that no process group holds together.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 VARIABLE = "ASCEND_PERF_MARK"
 ENDED = 143  # exit code when the starter was gone
 
 
+def marked(mark: str) -> str:
+    """Value of VARIABLE for what is started under this mark: one that is there already stays, so that whoever
+    started us ends that too."""
+    return "\n".join(filter(None, (os.environ.get(VARIABLE, ""), mark)))
+
+
 def end_processes(mark: str) -> None:
     """Kill processes that carry this mark in their environment: those that were started under it."""
-    wanted = f"{VARIABLE}={mark}".encode()
+    name = f"{VARIABLE}=".encode()
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if int(process.name) != os.getpid() and wanted in (process / "environ").read_bytes().split(b"\0"):
+            entries = (process / "environ").read_bytes().split(b"\0")
+            marks = next((one[len(name) :] for one in entries if one.startswith(name)), b"").split(b"\n")
+            if os.fsencode(mark) in marks and int(process.name) != os.getpid():
                 os.kill(int(process.name), signal.SIGKILL)
         except (OSError, ValueError):
             continue
 
 
+@contextlib.contextmanager
+def stopped_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends the block as Ctrl-C does, so that what it started is ended and removed."""
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():  # which alone may handle signals
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def main(arguments: list[str]) -> int:
     """Exit code of the command, 143 when the starter went first."""
     mark, *command = arguments
-    environment = {**os.environ, VARIABLE: mark}
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the starter's, which lets go when it is done
+    environment = {**os.environ, VARIABLE: marked(mark)}
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment, start_new_session=True)
 
     def watch() -> None:
@@ -49,4 +78,6 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    ended = main(sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(ended)  # Python's own end waits for the thread that reads

@@ -17,7 +17,7 @@ from typing import Any
 
 from ascend_model import toolchain
 
-from . import missing, repository
+from . import guarded, missing, repository
 from .evaluate import why
 from .series import ABSENT, NOT_RUN
 from .specimen import paths_of
@@ -32,6 +32,7 @@ asv itself works as well: `asv run HEAD^!`, `asv compare`, `asv publish`."""
 PLACE = re.compile(r'File "([^"\n]+)", line (\d+)')
 PERCENT = re.compile(r"\[\s*(\d+(?:\.\d+)?)%\]\s+\S+\s*(.*)")
 NO_CASES = "not-described"  # case that stands for an op without cases, as in ascend_kernels.harness.describe
+LONGEST_TEMPORARY = 60  # characters: 108 are a socket's name at most, and asv's own part of it is 41
 NOTHING = 3
 USAGE = 4
 
@@ -84,7 +85,8 @@ def run(given: argparse.Namespace) -> int:
         print(f"ascend-perf run: note: {printable(words)}", file=sys.stderr)
     try:
         toolchain.require_cache()
-        code = measure(given, commits, results)
+        with guarded.stopped_by_sigterm():
+            code = measure(given, commits, results)
     except (toolchain.ToolchainError, UserError) as error:
         print(f"ascend-perf run: {printable(str(error))}", file=sys.stderr)
         return USAGE
@@ -238,40 +240,38 @@ def call_asv(
     if part.kind:
         environment["ASCEND_PERF_KIND"] = part.kind
     with contextlib.ExitStack() as removed:
-        folder = removed.enter_context(tempfile.TemporaryDirectory())
-        record = removed.enter_context(open(log, "w"))
+        # asv puts a socket there, whose name may not be long.
+        short = None if len(tempfile.gettempdir()) <= LONGEST_TEMPORARY else "/tmp"
+        folder = removed.enter_context(tempfile.TemporaryDirectory(dir=short, ignore_cleanup_errors=True))
+        record = removed.enter_context(open(log, "w", encoding="utf-8", errors="backslashreplace"))
         config, hashes = Path(given.config), Path(folder, "commits")
         if version:
             config = with_compiler(config, version)
             removed.callback(config.unlink)
         hashes.write_text("".join(commit.hash + "\n" for commit in reversed(commits)))
+        # Nothing that asv starts outlives this process, and what it leaves in its temporary folder goes with it.
+        environment["TMPDIR"] = folder
         command = [
-            sys.executable,
-            "-m",
-            "asv",
-            "--config",
-            str(config),
-            "run",
-            f"HASHFILE:{hashes}",
-            "--show-stderr",
-        ]
+            sys.executable, "-I", guarded.__file__, folder,
+            sys.executable, "-m", "asv", "--config", str(config), "run", f"HASHFILE:{hashes}", "--show-stderr",
+        ]  # fmt: skip
         for pattern in given.bench or ():
             command += ["--bench", pattern]
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=environment
-        )
-        assert process.stdout is not None
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8",
+            errors="replace", env=environment,
+        )  # fmt: skip
+        assert process.stdout is not None and process.stdin is not None
         show = Progress(quiet=given.quiet)
         try:
             with show:
                 for line in process.stdout:
                     record.write(line)
                     show.line(line)
-        except BaseException:
-            process.terminate()
-            raise
         finally:
+            process.stdin.close()
             process.wait()
+            guarded.end_processes(folder)
     return process.returncode
 
 
@@ -282,6 +282,9 @@ def with_compiler(config: Path, version: str) -> Path:
     settings = util.load_json(str(config), js_comments=True)
     settings["matrix"] = {**settings.get("matrix", {}), "req": {"ascendnpu-ir": [version]}}
     settings["version"] = 1
+    for left in config.parent.glob(".asv-compiler-*.json"):
+        if not Path("/proc", left.stem.rpartition("-")[2]).exists():  # of a run that was killed
+            left.unlink(missing_ok=True)
     place = config.with_name(f".asv-compiler-{os.getpid()}.json")
     place.write_text(json.dumps(settings))
     return place

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ascend_kernels  # noqa: F401  switches the interpreter on before triton is imported
-from ascend_kernels.harness import describe, gate, kept, sources, suite
+from ascend_kernels.harness import describe, gate, isolated, kept, sources, suite
 from ascend_kernels.harness.describe import DescriptionError, family, op, todo
 from ascend_kernels.harness.launch import Launch, run_with
 from ascend_kernels.harness.spec import COMPILE_FAILED, CRASHED, NOT_RUN, OK, UNSUPPORTED, WRONG_RESULT
@@ -462,6 +462,17 @@ class TestWhatARowIsKeptUnder:
         assert entry["state"] == UNSUPPORTED
         kept.write("k", entry)
         assert kept.read("k") is None
+
+
+def test_an_import_that_never_ends_costs_its_rows_their_verdict(repository, monkeypatch):
+    monkeypatch.setattr(isolated, "IMPORT_SECONDS", 2)
+    file = repository / "kernels/vector_add.py"
+    file.write_text(file.read_text() + "\nwhile True:\n    pass\n")
+    [one] = ops_of(repository, ADD % "x + y").values()
+    for _ in range(2):  # the second time it is known
+        entry = suite._guarded(lambda o, c, i: suite._entry(gate.verify(o, c, i)), one, "16", "triton")
+        assert entry["state"] == CRASHED
+        assert "importing kernels/vector_add.py takes more than 2 s" in entry["reason"]
 
 
 def test_large_cases_are_for_devices(repository):

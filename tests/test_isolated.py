@@ -97,3 +97,24 @@ def test_a_number_of_workers_that_is_none(monkeypatch):
         isolated.workers()
     monkeypatch.setenv("ASCEND_PERF_JOBS", "3")
     assert isolated.workers() == 3
+
+
+def test_what_never_ends_is_ended_with_its_words():
+    before = signal.getsignal(signal.SIGALRM)
+    with pytest.raises(TimeoutError, match=r"importing k.py takes more than 0.2 s"):
+        with isolated.in_time(0.2, "importing k.py"):
+            while True:
+                pass
+    with isolated.in_time(60, "nothing"):
+        pass
+    assert signal.getsignal(signal.SIGALRM) is before and signal.getitimer(signal.ITIMER_REAL)[0] == 0
+
+
+def test_an_alarm_of_somebody_else_is_left_alone():
+    signal.setitimer(signal.ITIMER_REAL, 60)
+    try:
+        with isolated.in_time(0.01, "nothing"):
+            time.sleep(0.1)
+        assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= 60
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ascend_kernels.harness import launch_page, timeline_picture
+from ascend_kernels.harness import isolated, launch_page, timeline_picture
 from ascend_kernels.harness.forms import Line
 from ascend_kernels.harness.timeline_picture import Bar, Picture, picture
 from ascend_kernels.harness.user_kernel import UsageError, file_launch, grid_sizes, load_kernel, load_module
@@ -407,11 +407,13 @@ def test_a_long_program_is_joined_after_an_exact_start(monkeypatch):
         ("input('size? ')\n", "cannot be imported: EOFError"),
         ("raise KeyError('a')\n", "if __name__"),
         ("\0\0", "bad_file.py is not Python: source code"),
+        ("a = 1\nwhile True:\n    pass\n", "takes more than 2 s (line "),
         ("a = 1\n", "has no @triton.jit function 'k'; it has none"),
     ],
 )
 def test_a_file_that_cannot_be_used_says_so_in_one_sentence(tmp_path, monkeypatch, capsys, text, words):
     monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(isolated, "IMPORT_SECONDS", 2)
     path = tmp_path / "bad_file.py"
     path.write_text(text)
     with pytest.raises(UsageError) as raised:

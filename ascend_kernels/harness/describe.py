@@ -46,7 +46,7 @@ import torch
 
 from ascend_model.lower import stand_in_driver
 
-from . import device
+from . import device, isolated
 from .launch import for_real, launch, recorded
 from .spec import Arguments, Case, Compare, NotDescribed, Op, Twin, Unsupported, exact, within
 from .suite import Family
@@ -474,14 +474,15 @@ def _module(file: Path, shown: str, top: Path) -> ModuleType:
     try:
         if file in _FAILED:  # a second try would find half of what it imports in place
             raise _FAILED[file]
-        try:
-            return _imported(name, file, packaged)
-        except ModuleNotFoundError as error:
-            beside = place / (error.name or "").partition(".")[0]
-            if packaged or not (beside.is_dir() or beside.with_suffix(".py").is_file()):
-                raise
-            _on_path(place)  # it imports what lies beside it
-            return _imported(name, file, packaged)
+        with isolated.in_time(isolated.IMPORT_SECONDS, f"importing {shown}"):
+            try:
+                return _imported(name, file, packaged)
+            except ModuleNotFoundError as error:
+                beside = place / (error.name or "").partition(".")[0]
+                if packaged or not (beside.is_dir() or beside.with_suffix(".py").is_file()):
+                    raise
+                _on_path(place)  # it imports what lies beside it
+                return _imported(name, file, packaged)
     except KeyboardInterrupt:
         raise
     except BaseException as error:

@@ -6,11 +6,13 @@ own job and no other.  What was done before is kept.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import math
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from typing import Any, TypeVar
 Job = TypeVar("Job")
 MOST_DEATHS = 3  # in a row: then it is the device and not the job
 RARELY = 100_000  # objects made until a child looks for cycles among them
+IMPORT_SECONDS = 120.0  # for a file of kernels and what it imports, torch perhaps
 MOST_WORKERS = 8  # each holds its own torch
 
 
@@ -96,6 +99,26 @@ def each(
     finally:
         for child in children:
             child.stop()
+
+
+@contextlib.contextmanager
+def in_time(seconds: float, words: str) -> Iterator[None]:
+    """TimeoutError with these words where a block takes longer; only of Python code, in a process's main thread,
+    and where nobody else has set its alarm."""
+    if threading.current_thread() is not threading.main_thread() or signal.getitimer(signal.ITIMER_REAL)[0]:
+        yield
+        return
+
+    def late(*_: Any) -> None:
+        raise TimeoutError(f"{words} takes more than {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @dataclass

@@ -19,6 +19,7 @@ from typing import Any
 from ascend_model.compile import heuristic_names, is_constexpr, parameters, wrappers
 from ascend_model.lower import forget_namesakes, stand_in_driver
 
+from . import isolated
 from .launch import GRID_LIMIT, Launch
 
 DTYPES = {
@@ -165,7 +166,7 @@ def load_module(file: str) -> ModuleType:
     sys.modules[name] = module
     said = io.StringIO()
     try:
-        with _alone(file, said):
+        with _alone(file, said), isolated.in_time(isolated.IMPORT_SECONDS, f"importing {file}"):
             stand_in_driver()
             exec(compile(path.read_bytes(), real, "exec"), vars(module))
     except BaseException as error:
