@@ -63,6 +63,7 @@ INSTRUMENT = (
     "parse",
     "replay",
     "simulate",
+    "source",
     "steady",
     "timeline",
     "vector",

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dashboards import bisect, repository
+from dashboards.asv_config import settings_of
 from dashboards.bisect import Counted, Found, Grid, Outcome, Point, Step
 from dashboards.evaluate import (
     EvaluateError,
@@ -137,9 +138,7 @@ def checked(given: argparse.Namespace) -> Setup:
     if base != good:
         words = f"; their common ancestor {base[:10]} may be a good one" if base else ""
         raise EvaluateError(f"good {good[:10]} is not an ancestor of bad {bad[:10]}{words}")
-    from asv.util import load_json
-
-    settings = load_json(str(config), js_comments=True)
+    settings = settings_of(config)
     refuse_unsaved(repo, config, settings)
     results = config.parent / settings.get("results_dir", "results")
     os.environ.setdefault("ASCEND_PERF_CACHE", str(results.parent.resolve() / "cache"))

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dashboards.asv_config import ConfigError, settings_of
 from dashboards.detect import MIN_POINTS, ChangePoint, change_points_of, estimate_noise, newest_alerts, relative
 from dashboards.events import (
     BOUGHT,
@@ -626,9 +627,7 @@ def asv_rerun(config: Path) -> Rerun:
     """Runs benchmarks once more with asv, into a results folder of its own that is thrown away."""
 
     def rerun(commit: str, names: Sequence[str]) -> dict[tuple[str, tuple[str, ...]], float]:
-        from asv.util import load_json
-
-        settings = load_json(str(config), js_comments=True)
+        settings = settings_of(config)
         with tempfile.TemporaryDirectory() as folder:
             settings["results_dir"] = folder
             handle, name = tempfile.mkstemp(prefix=".asv-confirm-", suffix=".json", dir=config.parent)
@@ -925,11 +924,9 @@ def stand_in(history: History, repo: Path, config: Path, head: str) -> str | Non
     ran = {commit.hash for commit, measured in zip(history.commits, some) if measured}
     if head in ran or not config.is_file():
         return None
-    from asv.util import UserError, load_json
-
     try:
-        paths = paths_of(load_json(str(config), js_comments=True))
-    except (UserError, ValueError, TypeError, AttributeError):
+        paths = paths_of(settings_of(config))
+    except ConfigError:
         return None
     return next((one for one in with_same_paths(repo, head, paths) if one in ran), None) if paths else None
 

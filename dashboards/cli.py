@@ -10,6 +10,8 @@ import os
 import sys
 from typing import NamedTuple
 
+from .asv_config import ConfigError
+
 USAGE = 4  # exit code of a usage or environment error, in every subcommand
 NEEDED = (
     "asv", "asv_runner", "fsspec", "ml_dtypes", "numpy", "plotly", "pybind11", "ray", "rich", "tomli", "torch",
@@ -70,6 +72,8 @@ def main(arguments: list[str] | None = None) -> int:
         with contextlib.suppress(OSError):
             sys.stdout.close()
         words = f"no space is left for {error.filename or 'the output'}"
+    except ConfigError as error:
+        words = str(error)
     except Exception as error:
         spec = sys.modules.get("ascend_kernels.harness.spec")
         if spec is None or not isinstance(error, spec.NotDescribed):

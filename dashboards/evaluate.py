@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dashboards.asv_config import settings_of
 from dashboards.bisect import Outcome, Point
 from dashboards.guarded import VARIABLE, end_processes, marked
 from dashboards.repository import git
@@ -114,9 +115,7 @@ def workplace(repo: Path, folder: Path, config: Path) -> Iterator[Path]:
 
 def own_config(tree: Path, config: Path, work: Path, results: Path, compiler: str = "") -> Path:
     """The project's configuration with folders of this workplace, as a file beside it in the clone `tree`."""
-    from asv.util import load_json
-
-    settings = load_json(str(tree / config), js_comments=True)
+    settings = settings_of(tree / config)
     settings |= {
         "version": 1, "repo": str(tree), "branches": ["HEAD"], "results_dir": str(results.resolve()),
         "env_dir": str((work / "env").resolve()), "html_dir": str((work / "html").resolve()),

@@ -20,6 +20,7 @@ from typing import Any
 from ascend_model import toolchain
 
 from . import fleet, fleet_cluster, repository, store
+from .asv_config import settings_of
 from .bisect_command import refuse_unsaved
 from .evaluate import EvaluateError, locked
 from .fleet_worker import HIDE_DEVICES, Order, bundle_of
@@ -138,9 +139,7 @@ def checked(given: argparse.Namespace) -> Project:
     repo = Path(top).resolve()
     if repository.is_shallow(repo):
         raise EvaluateError("the clone is shallow: commits in between may be missing (git fetch --unshallow)")
-    from asv.util import load_json
-
-    settings = load_json(str(config), js_comments=True)
+    settings = settings_of(config)
     refuse_unsaved(repo, config, settings)
     results = config.parent / settings.get("results_dir", "results")
     os.environ.setdefault("ASCEND_PERF_CACHE", str(results.parent.resolve() / "cache"))

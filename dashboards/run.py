@@ -18,6 +18,7 @@ from typing import Any
 from ascend_model import toolchain
 
 from . import guarded, missing, repository
+from .asv_config import settings_of
 from .evaluate import why
 from .series import ABSENT, NOT_RUN
 from .specimen import paths_of
@@ -119,10 +120,8 @@ def choose(given: argparse.Namespace) -> list[repository.Commit]:
         wanted.append(f"--max-count={max(0, given.last)}")
     paths = given.paths
     if paths is None and not given.every_commit:
-        from asv.util import load_json
-
         # The configuration says what of a commit is installed; one that leaves it as it was leaves every number.
-        paths = paths_of(load_json(given.config, js_comments=True))
+        paths = paths_of(settings_of(given.config))
     text = repository.git(
         ".", "log", "--first-parent", "-z", "--format=%H%x00%an%x00%ct%x00%s", *wanted, "--", *(paths or [])
     )
@@ -135,6 +134,7 @@ def results_folder(config: str) -> Path:
     """The folder asv writes to, from its configuration."""
     from asv.config import Config
 
+    settings_of(config)
     return Path(Config.load(config).results_dir)
 
 
@@ -156,6 +156,7 @@ def measure(given: argparse.Namespace, commits: list[repository.Commit], results
         for commit in commits:
             part: missing.Part | None = everything
             place, facts = result_place(given.config, results, commit.hash, version)
+            set_aside_damaged(place)
             if not (given.force or given.fresh) and place is not None and place.is_file():
                 lines = states_of(results, commit.hash, absent=True)
                 asked = suite()
@@ -171,6 +172,19 @@ def measure(given: argparse.Namespace, commits: list[repository.Commit], results
     return max(codes)
 
 
+def set_aside_damaged(place: Path | None) -> None:
+    """Rename a result file that is no JSON, which asv would stop at, and say so."""
+    if place is None or not place.is_file():
+        return
+    try:
+        json.loads(place.read_bytes())
+    except ValueError:
+        aside = place.with_name(place.name + ".damaged")
+        place.replace(aside)
+        words = f"{place} is damaged; it was set aside as {aside.name}, and its commit is measured again"
+        print(f"ascend-perf run: note: {printable(words)}", file=sys.stderr)
+
+
 def what_failed(log: Path, config: str) -> str:
     """The end of the last traceback in asv's log, with its line in the benchmarks folder."""
     text = log.read_text(errors="replace") if log.is_file() else ""
@@ -182,17 +196,13 @@ def what_failed(log: Path, config: str) -> str:
 
 def benchmark_dir(config: str) -> Path:
     """The folder of the benchmarks, from asv's configuration."""
-    from asv.util import load_json
-
-    settings = load_json(config, js_comments=True)
+    settings = settings_of(config)
     return Path(config).resolve().parent / settings.get("benchmark_dir", "benchmarks")
 
 
 def edited_descriptions(config: str) -> list[str]:
     """Descriptions that differ from those of HEAD; nothing where descriptions are no part of a commit."""
-    from asv.util import load_json
-
-    settings = load_json(config, js_comments=True)
+    settings = settings_of(config)
     if "--repository" not in str(settings.get("install_command")):
         return []
     folder = benchmark_dir(config)
@@ -205,14 +215,14 @@ def result_place(
 ) -> tuple[Path | None, dict[str, Any]]:
     """The result file of a commit in the environment that would measure it now, with its machine and versions:
     asv's own --skip-existing-commits takes results of any compiler or model for it."""
-    from asv import environment, util
+    from asv import environment
 
     from .host_environment import machine_facts, toolchain_versions
 
     machine = machine_facts()["machine"]
     versions = toolchain_versions() | ({"ascendnpu-ir": version} if version else {})
     facts = {"machine": machine, "versions": versions}
-    if util.load_json(config, js_comments=True).get("environment_type") != "host":
+    if settings_of(config).get("environment_type") != "host":
         return next(results.glob(f"*/{commit[:8]}-*.json"), None), facts
     python = f"{sys.version_info[0]}.{sys.version_info[1]}"
     name = environment.get_env_name("host", python, versions, {})
@@ -277,9 +287,8 @@ def call_asv(
 
 def with_compiler(config: Path, version: str) -> Path:
     """The configuration with this ascendnpu-ir version, as a file beside it, since its paths are relative."""
-    from asv import util
 
-    settings = util.load_json(str(config), js_comments=True)
+    settings = settings_of(config)
     settings["matrix"] = {**settings.get("matrix", {}), "req": {"ascendnpu-ir": [version]}}
     settings["version"] = 1
     for left in config.parent.glob(".asv-compiler-*.json"):

@@ -284,3 +284,21 @@ def test_ctrl_c_while_a_command_is_loaded(monkeypatch, capsys):
     monkeypatch.setattr(importlib, "import_module", stopped)
     assert cli.main(["check"]) == 130
     assert capsys.readouterr().err == "ascend-perf: stopped\n"
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"version": 1, "repo": ".",', "\0"])
+@pytest.mark.parametrize(
+    "arguments", [["run"], ["bisect", "x", "--good", "HEAD~1"], ["fleet", "plan"], ["dashboard"]]
+)
+def test_a_configuration_that_is_none_is_one_sentence(tmp_path, monkeypatch, capsys, arguments, text):
+    pytest.importorskip("asv")
+    sh("git", "init", "-q", folder=tmp_path)
+    for subject in "ab":
+        sh("git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", subject,
+           folder=tmp_path)  # fmt: skip
+    (tmp_path / "asv.conf.json").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(arguments) == 4
+    said = capsys.readouterr().err.strip()
+    assert "asv.conf.json" in said and ("cannot be read" in said or "no asv configuration" in said)
+    assert len(said.splitlines()) == 1

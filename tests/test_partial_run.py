@@ -313,6 +313,17 @@ class TestOnARepository:
         perf(folder, "run", "HEAD~1", "--ops", "gather", "--force", "--quiet")
         assert self.stored(folder, "HEAD~1") == before
 
+    def test_a_damaged_result_file_is_set_aside(self, folder):
+        before = self.stored(folder, "HEAD~1")
+        name = sh(folder, "git", "rev-parse", "HEAD~1")[:8]
+        [place] = (folder / ".asv/results").glob(f"*/{name}-*.json")
+        half = place.read_bytes()[:300]
+        place.write_bytes(half)
+        told = perf(folder, "run", "HEAD~1", "--quiet").stderr
+        assert "is damaged; it was set aside as" in told and self.stored(folder, "HEAD~1") == before
+        assert place.with_name(place.name + ".damaged").read_bytes() == half
+        place.with_name(place.name + ".damaged").unlink()
+
     def test_an_op_that_is_none(self, folder):
         for more in ((), ("--force",)):
             told = perf(folder, "run", "--ops", "sofmax", "--quiet", *more, code=4).stderr
