@@ -902,7 +902,18 @@ def _series(row: Any, facts: dict[str, tuple[str, tuple[str, ...]]]) -> Series:
     if len(names) != len(params):
         two = ("case", "impl")
         names = two if len(params) == 2 else tuple(f"param{at + 1}" for at in range(len(params)))
-    return Series(benchmark, params, names, machine, Environment(name, pairs), version, unit)
+    one = Series(benchmark, params, names, machine, Environment(name, pairs), version, unit)
+    return one if unit or not one.of_kernel else replace(one, unit=_own_unit(one))
+
+
+def _own_unit(one: Series) -> str:
+    """Unit of a metric of this suite, which decides what is worse, where the list of benchmarks is lost."""
+    from ascend_model import METRICS
+
+    if not one.modelled:
+        return "us"
+    known = METRICS.get(one.metric)
+    return f"{known.unit} (modelled)" if known else ""
 
 
 def _cache_file(folder: Path, cache: str | Path | bool | None) -> Path | None:

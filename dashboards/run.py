@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the subcommand."""
     parser.epilog = EXAMPLES
     parser.add_argument("range", nargs="?", help="git range or revision (default: HEAD)")
-    parser.add_argument("--last", type=int, metavar="N", help="the last N commits that touch kernels")
+    parser.add_argument("--last", type=positive, metavar="N", help="the last N commits that touch kernels")
     parser.add_argument("--paths", nargs="*", help="what counts as kernels (default: what asv.conf.json installs)")
     parser.add_argument("--every-commit", action="store_true", help="also commits that touch no kernel")
     parser.add_argument(
@@ -60,6 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", default="asv.conf.json")
     parser.add_argument("--json", action="store_true", help="the summary as JSON")
     parser.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def positive(text: str) -> int:
+    """A number of commits."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"expected a number from 1 up, got {text}")
+    return int(text)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -117,7 +124,7 @@ def choose(given: argparse.Namespace) -> list[repository.Commit]:
         if given.last is None:
             given.last = 1
     if given.last is not None:
-        wanted.append(f"--max-count={max(0, given.last)}")
+        wanted.append(f"--max-count={given.last}")
     paths = given.paths
     if paths is None and not given.every_commit:
         # The configuration says what of a commit is installed; one that leaves it as it was leaves every number.

@@ -26,7 +26,9 @@ def test_every_command_has_help_with_examples(command, capsys):
     assert "example" in text.lower()
 
 
-@pytest.mark.parametrize("arguments", [[], ["nothing"], ["run", "--nothing"], ["check", "--format", "nothing"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["nothing"], ["run", "--nothing"], ["run", "--last", "0"], ["check", "--format", "nothing"]]
+)
 def test_usage_errors_end_with_four(arguments, capsys):
     assert cli.main(arguments) == 4
     assert "usage:" in capsys.readouterr().err

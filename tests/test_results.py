@@ -395,6 +395,19 @@ def test_damaged_or_missing_list_of_benchmarks(folder):
         assert history.series[0].param_names == ("case", "impl") and history.series[0].modelled
 
 
+def test_what_is_worse_is_known_without_the_list_of_benchmarks(folder):
+    names = {
+        "bench_x.ModelledCopy.track_cycles": ("cycles (modelled)", "lower"),
+        "bench_x.ModelledCopy.track_double_buffers": ("buffers (modelled)", "higher"),
+        "bench_x.MeasuredCopy.track_device_time_cold": ("us", "lower"),
+        "bench_x.ScalarLoops.track_speed": ("", "lower"),
+    }
+    result_file(folder, H[0], {name: row([1.0] * 4) for name in names})
+    (folder / "benchmarks.json").write_bytes(b"")
+    found = {one.benchmark: (one.unit, direction_of(one.unit)) for one in load(folder, cache=None).series}
+    assert found == names
+
+
 def test_unreadable_and_linked_files(folder, tmp_path):
     result_file(folder, H[0], {MODELLED: row([1.0] * 4)})
     (folder / "ci" / "gone.json").symlink_to(tmp_path / "nothing")

@@ -75,9 +75,20 @@ def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the random tensors of --arg")
     parser.add_argument("--target", default="Ascend910B1")
     parser.add_argument(
-        "--rtol", type=float, default=0.0, help="outputs may differ by this much of their value (default: exact)"
+        "--rtol",
+        type=tolerance,
+        default=0.0,
+        help="outputs may differ by this much of their value (default: exact)",
     )
-    parser.add_argument("--atol", type=float, default=0.0, help="outputs may differ by this much")
+    parser.add_argument("--atol", type=tolerance, default=0.0, help="outputs may differ by this much")
+
+
+def tolerance(text: str) -> float:
+    """A number from 0 up that is one."""
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected a number from 0 up, got {text}")
+    return value
 
 
 def run(given: argparse.Namespace) -> int:
