@@ -27,7 +27,7 @@ from .fleet_worker import HIDE_DEVICES, Order, bundle_of
 from .guarded import stopped_by_sigterm
 from .results import ResultsError, load, recorded_seconds
 from .results_command import words_of
-from .run import choose
+from .run import choose, positive
 from .text import plain
 
 EXAMPLES = """examples:
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument("action", choices=("plan", "run", "status"))
     parser.add_argument("range", nargs="?", help=f"git range or revision (default: HEAD, its last {LAST} commits)")
-    parser.add_argument("--last", type=int, metavar="N", help="the last N commits that touch kernels")
+    parser.add_argument("--last", type=positive, metavar="N", help="the last N commits that touch kernels")
     parser.add_argument(
         "--paths", nargs="*", help="folders that count as kernels (default: ascend_kernels, or all)"
     )

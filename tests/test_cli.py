@@ -27,8 +27,12 @@ def test_every_command_has_help_with_examples(command, capsys):
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["nothing"], ["run", "--nothing"], ["run", "--last", "0"], ["check", "--format", "nothing"]]
-)
+    "arguments",
+    [
+        [], ["nothing"], ["run", "--nothing"], ["run", "--last", "0"], ["fleet", "plan", "--last", "-3"],
+        ["check", "--format", "nothing"], ["model", "x.py:k", "--rtol", "nan"], ["model", "x.py:k", "--atol=-1"],
+    ],
+)  # fmt: skip
 def test_usage_errors_end_with_four(arguments, capsys):
     assert cli.main(arguments) == 4
     assert "usage:" in capsys.readouterr().err
