@@ -1,6 +1,11 @@
 """A repository that is not ours: three kernels in three layouts, and what a person writes at init's marks."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
 
 ADD = """import torch
 import triton
@@ -96,6 +101,40 @@ HAND = {
         ("plain torch", "lambda index_ptr, table_ptr: table_ptr[index_ptr.long()]"),
     ],
 }
+
+
+def sh(folder: Path, *command: str) -> str:
+    """What a command in a folder prints; it has to end with 0."""
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip()
+
+
+def perf(folder: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess:
+    """`ascend-perf` in a process of its own, as a user starts it."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment.pop("TRITON_INTERPRET", None)
+    command = [sys.executable, "-m", "dashboards.cli", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
+    assert done.returncode == code, done.stdout[-3000:] + done.stderr[-3000:]
+    return done
+
+
+def commit(folder: Path, subject: str) -> str:
+    """Everything in the folder, as a commit; its hash."""
+    sh(folder, "git", "add", "-A")
+    sh(folder, "git", "commit", "-qm", subject)
+    return sh(folder, "git", "rev-parse", "HEAD")
+
+
+def repository(folder: Path) -> Path:
+    """An empty repository with the kernels in it, none of them committed yet."""
+    folder.mkdir()
+    sh(folder, "git", "init", "-q", "-b", "main")
+    sh(folder, "git", "config", "user.name", "Test")
+    sh(folder, "git", "config", "user.email", "test@localhost")
+    write(folder)
+    return folder
 
 
 def write(folder: Path) -> None:

@@ -5,33 +5,15 @@ is wrong; the softmax mended and the gather's signature changed together with it
 """
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import own_kernels
 import pytest
+from own_kernels import commit, perf, sh
 
 pytestmark = [pytest.mark.compiler, pytest.mark.slow]
 
-ROOT = Path(__file__).parent.parent
 BENCH = "benchmarks/bench_kernels.py"
-
-
-def sh(folder: Path, *command: str) -> str:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.strip()
-
-
-def perf(folder: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    environment.pop("TRITON_INTERPRET", None)
-    command = [sys.executable, "-m", "dashboards.cli", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
-    assert done.returncode == code, done.stdout[-3000:] + done.stderr[-3000:]
-    return done
 
 
 def edit(file: Path, before: str, after: str) -> None:
@@ -40,20 +22,9 @@ def edit(file: Path, before: str, after: str) -> None:
     file.write_text(text.replace(before, after))
 
 
-def commit(folder: Path, subject: str) -> str:
-    sh(folder, "git", "add", "-A")
-    sh(folder, "git", "commit", "-qm", subject)
-    return sh(folder, "git", "rev-parse", "HEAD")
-
-
 @pytest.fixture(scope="module")
 def own(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("own") / "repository"
-    folder.mkdir()
-    sh(folder, "git", "init", "-q", "-b", "main")
-    sh(folder, "git", "config", "user.name", "Test")
-    sh(folder, "git", "config", "user.email", "test@localhost")
-    own_kernels.write(folder)
+    folder = own_kernels.repository(tmp_path_factory.mktemp("own") / "repository")
     hashes = {"kernels": commit(folder, "three kernels")}
     told = json.loads(perf(folder, "init", "--json").stdout)
     undescribed = perf(folder, "run", "--json", "--quiet", code=3)

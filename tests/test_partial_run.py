@@ -2,14 +2,12 @@
 
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import own_kernels
 import pytest
 from asv_files import VERSIONS, result_file, row, state_line
+from own_kernels import commit, perf, sh
 
 asv = pytest.importorskip("asv")
 
@@ -19,7 +17,6 @@ from dashboards import host_environment, missing  # noqa: E402
 from dashboards.host_environment import LEFT_OUT  # noqa: E402
 from dashboards.missing import Part  # noqa: E402
 
-ROOT = Path(__file__).parent.parent
 NAN = math.nan
 COMMIT = "a" * 40
 NAME = "bench_x.ModelledCopy.track_cycles"
@@ -233,34 +230,9 @@ class TestMissing:
         assert self.of(tmp_path, self.asked(NAME, self.OWN), rows) is None, "asv skipped it, and has no verdicts"
 
 
-def sh(folder: Path, *command: str) -> str:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.strip()
-
-
-def perf(folder: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    environment.pop("TRITON_INTERPRET", None)
-    command = [sys.executable, "-m", "dashboards.cli", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
-    assert done.returncode == code, done.stdout[-3000:] + done.stderr[-3000:]
-    return done
-
-
-def commit(folder: Path, subject: str) -> None:
-    sh(folder, "git", "add", "-A")
-    sh(folder, "git", "commit", "-qm", subject)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("partial") / "repository"
-    folder.mkdir()
-    sh(folder, "git", "init", "-q", "-b", "main")
-    sh(folder, "git", "config", "user.name", "Test")
-    sh(folder, "git", "config", "user.email", "test@localhost")
-    own_kernels.write(folder)
+    folder = own_kernels.repository(tmp_path_factory.mktemp("partial") / "repository")
     perf(folder, "init", "--json")
     bench = folder / "benchmarks/bench_kernels.py"
     bench.write_text(own_kernels.by_hand(bench.read_text())[0])

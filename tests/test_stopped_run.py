@@ -11,15 +11,12 @@ from pathlib import Path
 
 import own_kernels
 import pytest
+from own_kernels import commit, perf, sh
 
 pytest.importorskip("asv")
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent
 TOKEN = "ASCEND_PERF_TEST_TOKEN"
-
-
-def sh(folder: Path, *command: str) -> str:
-    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def with_token(token: str) -> list[str]:
@@ -44,22 +41,14 @@ def until(condition, seconds: float = 120) -> bool:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Kernels of which one file never ends being imported."""
-    folder = tmp_path_factory.mktemp("stopped") / "repository"
-    folder.mkdir()
-    sh(folder, "git", "init", "-q", "-b", "main")
-    sh(folder, "git", "config", "user.name", "Test")
-    sh(folder, "git", "config", "user.email", "test@localhost")
-    own_kernels.write(folder)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "dashboards.cli", "init", "--json"]
-    subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
+    folder = own_kernels.repository(tmp_path_factory.mktemp("stopped") / "repository")
+    perf(folder, "init", "--json")
     bench = folder / "benchmarks/bench_kernels.py"
     bench.write_text(own_kernels.by_hand(bench.read_text())[0])
     for file in folder.rglob("*.py"):
         if "@triton.jit" in file.read_text():
             file.write_text(file.read_text() + "\nwhile True:\n    pass\n")
-    sh(folder, "git", "add", "-A")
-    sh(folder, "git", "commit", "-qm", "kernels")
+    commit(folder, "kernels")
     return folder
 
 
