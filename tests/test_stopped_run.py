@@ -62,6 +62,8 @@ def test_nothing_is_left_of_a_run(folder, tmp_path, how):
         cwd=folder,
         env=environment,
         start_new_session=True,
+        # Whoever runs the tests in the background of a shell ignores it, and so would the run.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
