@@ -30,7 +30,7 @@ from dashboards.bisect import Outcome, Point
 from dashboards.guarded import VARIABLE, end_processes, marked
 from dashboards.repository import git
 from dashboards.results import NO_REASON, History, load
-from dashboards.series import BUILD_FAILED, COMPILERS, CRASHED, NOT_RUN, OK, Environment, Series
+from dashboards.series import BUILD_FAILED, COMPILERS, CRASHED, NOT_RUN, OK, Series
 
 BUILD_SIGNS = ("specimen: ", "build failed", "could not install", "failed to install")
 TRACEBACK_END = re.compile(r"^\s*((?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Warning)\b.*)$")
@@ -262,7 +262,7 @@ class Evaluator:
         environment["PYTHONPATH"] = own_paths(tree, self.repo)
         environment[VARIABLE] = marked(str(self.work.resolve()))
         name = self.target.suite.rpartition(".")[2]
-        environment["ASCEND_PERF_OPS"] = Series(name + ".x", (), (), "", Environment("", ()), "", "").op
+        environment["ASCEND_PERF_OPS"] = Series.of_suite(name).op
         for variable, value in (
             ("ASCEND_PERF_CASE", self.target.case),
             ("ASCEND_PERF_IMPL", self.target.impl),

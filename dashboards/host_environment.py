@@ -33,7 +33,7 @@ from asv import benchmarks, environment, machine, results, runner, util
 from asv.console import log
 
 from ascend_model import toolchain
-from dashboards.series import ABSENT, NOT_RUN, SILENT_STATES, Environment, Series
+from dashboards.series import ABSENT, NOT_RUN, SILENT_STATES, Series
 
 # Stands, by being this very object, for a number that this run did not work on; asv takes it for skipped.
 LEFT_OUT = float("nan")
@@ -265,7 +265,7 @@ def finding_what_is_asked(discover: Callable[..., Any]) -> Callable[..., Any]:
 def left_out(known: Any, ops: Sequence[str], kind: str = "") -> set[str]:
     """Names of asv's benchmarks `known` that are of none of `ops`, or not of the `kind`, Modelled or Measured;
     none where nothing is asked for in particular.  util.UserError where an op is not among them."""
-    every = {name: Series(name, (), (), "", Environment("", ()), "", "") for name in known._all_benchmarks}
+    every = {name: Series.named(name) for name in known._all_benchmarks}
     there = {_letters(one.op) for one in every.values()}
     unknown = [one for one in ops if _letters(one) not in there]
     if unknown:
@@ -298,7 +298,7 @@ def record_absent(folder: Path, suite: str, absent: Sequence[tuple[str, ...]]) -
     if not head.get("results") or (head["commit"], f"{folder} {suite}") in _ABSENT:
         return
     _ABSENT.add((head["commit"], f"{folder} {suite}"))
-    op = Series(suite + ".x", (), (), "", Environment("", ()), "", "").op
+    op = Series.of_suite(suite).op
     lines = [
         json.dumps(
             {

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dashboards.series import COMPILERS, NOT_RUN, Environment, Series, unquote
+from dashboards.series import COMPILERS, NOT_RUN, Series, unquote
 
 NOT_DESCRIBED = "not described yet"
 DIED = "the process ended before a verdict"  # as in ascend_kernels.harness.suite
@@ -87,7 +87,7 @@ def missing(
     again = {one["suite"] for one in own if unfinished(one)}
     suites = set()
     for name, (axes, version, selected) in wanted.items():
-        series = Series(name, (), (), "", Environment("", ()), "", "")
+        series = Series.named(name)
         suite = series.suite
         if suite in suites:
             continue
@@ -109,7 +109,7 @@ def missing(
         return None
     every = {name.rpartition(".")[0] for name in wanted}
     kinds = {_kind(one) for one in suites}
-    ops = tuple(sorted({Series(one + ".x", (), (), "", Environment("", ()), "", "").op for one in suites}))
+    ops = tuple(sorted({Series.of_suite(one).op for one in suites}))
     return Part() if suites == every else Part(ops, kinds.pop() if len(kinds) == 1 else "")
 
 

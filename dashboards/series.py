@@ -57,6 +57,16 @@ class Series:
     version: str
     unit: str
 
+    @classmethod
+    def named(cls, benchmark: str) -> Series:
+        """What a benchmark's name alone tells: its suite, op and metric, and whether it is of a kernel."""
+        return cls(benchmark, (), (), "", Environment("", ()), "", "")
+
+    @classmethod
+    def of_suite(cls, suite: str) -> Series:
+        """What a suite's name alone tells, such as its op."""
+        return cls.named(f"{suite}.")
+
     @property
     def suite(self) -> str:
         """Module and class of the benchmark; the key under which states are kept."""

@@ -1,5 +1,6 @@
 """From registry rows to asv: suites, the sidecar, what asv is handed, the environment and the specimen."""
 
+import dataclasses
 import json
 import math
 import os
@@ -328,3 +329,13 @@ def test_the_overlay_is_the_interpreter_that_runs_this():
     here = f"{sys.version_info[0]}.{sys.version_info[1]}"
     assert HostEnvironment.matches("same") and HostEnvironment.matches(here)
     assert not HostEnvironment.matches("2.7")
+
+
+@pytest.mark.parametrize("asked", ["Layer_Norm", "layer_norm", "LayerNorm", "layernorm"])
+def test_ops_are_found_by_their_name_and_by_that_of_their_class(monkeypatch, asked):
+    """A class's name does not tell capitals and `_` apart, and is all that a search has."""
+    ops = {
+        name: dataclasses.replace(OPS["assign_draft_cache_locs"], name=name) for name in ("Layer_Norm", "other")
+    }
+    monkeypatch.setenv("ASCEND_PERF_OPS", asked)
+    assert [op.name for op in suite.Family("token_pool", ops).rows()] == ["Layer_Norm"]

@@ -61,10 +61,14 @@ class Family:
 
     def rows(self) -> list[Op]:
         """Ops of this family, those that `ASCEND_PERF_OPS` (comma-separated names) leaves in."""
-        only = {n.replace("_", "").lower() for n in os.environ.get("ASCEND_PERF_OPS", "").split(",") if n}
+
+        def letters(name: str) -> str:
+            """Of a class's name, which is all that some callers have: it does not tell where the op's has `_`."""
+            return name.replace("_", "").lower()
+
+        only = {letters(name) for name in os.environ.get("ASCEND_PERF_OPS", "").split(",") if name}
         rows = [op for op in self.ops.values() if op.family == self.name]
-        # a class's name, which is all that some callers have, does not tell where the op's has `_`
-        return [op for op in rows if not only or op.name.replace("_", "") in only]
+        return [op for op in rows if not only or letters(op.name) in only]
 
     def prepare(self) -> dict[str, Any]:
         """Verdicts and numbers of the whole family: suite -> (case, implementation) -> entry."""
