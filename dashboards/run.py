@@ -163,13 +163,14 @@ def measure(given: argparse.Namespace, commits: list[repository.Commit], results
         for commit in commits:
             part: missing.Part | None = everything
             place, facts = result_place(given.config, results, commit.hash, version)
-            set_aside_damaged(place)
             if not (given.force or given.fresh) and place is not None and place.is_file():
                 lines = states_of(results, commit.hash, absent=True)
                 asked = suite()
-                part = missing.missing(asked, place, lines, **facts) if asked else None
-                part = everything if part == missing.Part() else part
+                if asked is not None:  # else asv says what is wrong with the suite
+                    part = missing.missing(asked, place, lines, **facts)
+                    part = everything if part == missing.Part() else part
             if part is not None:
+                set_aside_damaged(place)
                 parts.setdefault(part, []).append(commit)
         for part, some in parts.items():
             codes.append(call_asv(given, some, results.parent / "asv.log", version, part))
@@ -294,7 +295,6 @@ def call_asv(
 
 def with_compiler(config: Path, version: str) -> Path:
     """The configuration with this ascendnpu-ir version, as a file beside it, since its paths are relative."""
-
     settings = settings_of(config)
     settings["matrix"] = {**settings.get("matrix", {}), "req": {"ascendnpu-ir": [version]}}
     settings["version"] = 1

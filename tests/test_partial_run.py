@@ -296,6 +296,16 @@ class TestOnARepository:
         assert place.with_name(place.name + ".damaged").read_bytes() == half
         place.with_name(place.name + ".damaged").unlink()
 
+    def test_a_suite_that_cannot_be_read_is_said_and_not_taken_for_measured(self, folder):
+        bench = folder / "benchmarks/bench_kernels.py"
+        text = bench.read_text()
+        bench.write_text(text + "\nthis_is_not_defined\n")
+        try:
+            told = perf(folder, "run", "HEAD~1", "--quiet", code=4).stderr
+        finally:
+            bench.write_text(text)
+        assert "this_is_not_defined" in told and "measured already" not in told
+
     def test_an_op_that_is_none(self, folder):
         for more in ((), ("--force",)):
             told = perf(folder, "run", "--ops", "sofmax", "--quiet", *more, code=4).stderr

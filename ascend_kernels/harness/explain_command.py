@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 from .launch import run_with
+from .model_command import add_kernel_arguments
 from .user_kernel import UsageError, file_launch
 
 EXAMPLES = """examples:
@@ -27,18 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--case", help="case id (default: the first quick case)")
     parser.add_argument("--impl", help="implementation or twin to explain (default: the op's first)")
     parser.add_argument("--against", help="implementation or twin it is compared with (default: the op's first)")
-    parser.add_argument(
-        "--arg",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="f32[64,512] (normal), i32[64]:1..500 (without bounds up to the last index, 63), 7, 0.5, None",
-    )
-    parser.add_argument(
-        "--const", action="append", default=[], metavar="NAME=VALUE", help="a tl.constexpr argument"
-    )
-    parser.add_argument("--grid", default="1", help="programs along up to three axes: 48 or 8,4")
-    parser.add_argument("--target", default="Ascend910B1")
+    add_kernel_arguments(parser)
     parser.add_argument("--compiler", help="ascendnpu-ir version")
     parser.add_argument("--compiler-against", help="ascendnpu-ir version of the other side (default: the same)")
     parser.add_argument("--diff", action="store_true", help="print the difference of the compiled texts as well")

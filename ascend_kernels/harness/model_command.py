@@ -59,8 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true")
 
 
-def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
-    """What describes the launch of a file's kernel, and how outputs are compared."""
+def add_kernel_arguments(parser: argparse.ArgumentParser) -> None:
+    """What describes the launch of a file's kernel."""
     parser.add_argument(
         "--arg",
         action="append",
@@ -72,8 +72,13 @@ def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
         "--const", action="append", default=[], metavar="NAME=VALUE", help="a tl.constexpr argument"
     )
     parser.add_argument("--grid", default="1", help="programs along up to three axes: 48 or 8,4")
-    parser.add_argument("--seed", type=int, default=0, help="of the random tensors of --arg")
     parser.add_argument("--target", default="Ascend910B1")
+
+
+def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
+    """What describes the launch of a file's kernel, and how outputs are compared."""
+    add_kernel_arguments(parser)
+    parser.add_argument("--seed", type=int, default=0, help="of the random tensors of --arg")
     parser.add_argument(
         "--rtol",
         type=tolerance,

@@ -82,9 +82,8 @@ def measure(
     sets = _input_sets(arguments, device.tensors(place))
     for call in calls.values():
         _compile(call, sets[0], module)
-    flush = _flush(place, module)
     compiled = compile_count()
-    ready = {name: Prepared(call, sets, flush, place, module) for name, call in calls.items()}
+    ready = {name: Prepared(call, sets, place, module) for name, call in calls.items()}
     samples: dict[str, list[tuple[float, float, float]]] = {name: [] for name in calls}
     names = list(calls)
     for turn in range(rounds):
@@ -116,17 +115,15 @@ def prepare(call: Callable[..., Any], arguments: Arguments, place: str) -> Prepa
     require_events(module, place)
     sets = _input_sets(arguments, device.tensors(place))
     _compile(call, sets[0], module)
-    return Prepared(call, sets, _flush(place, module), place, module)
+    return Prepared(call, sets, place, module)
 
 
 class Prepared:
-    """A call with its regions: one input set warm, all of them cold.  number: calls in a device sample.
+    """A call with its regions: one input set warm, all of them cold.  number: calls in a device sample."""
 
-    flush: leaves nothing of the inputs in the L2 cache."""
+    def __init__(self, call: Callable[..., Any], sets: list[Arguments], place: str, module: Any) -> None:
+        flush = _flush(place, module)
 
-    def __init__(
-        self, call: Callable[..., Any], sets: list[Arguments], flush: Callable[[], Any], place: str, module: Any
-    ) -> None:
         def once() -> None:
             call(**sets[0])
 

@@ -288,13 +288,12 @@ def _argument(name: str, text: str, seed: int) -> Any:
         raise UsageError(f"argument {name}: {text!r}: a shape has no negative numbers, e.g. f32[64,512]")
     kind = getattr(torch, DTYPES[dtype])
     generator = torch.Generator().manual_seed(seed + sum(map(ord, name)))
-    count = max(1, math.prod(sizes))
-    least, most = (
-        0,
-        (2 if kind == torch.bool else min(count, 127 if kind in (torch.int8, torch.uint8) else count)) - 1,
-    )
     if span:
         least, most = _span(name, text, span[1:], kind)
+    else:
+        last = max(1, math.prod(sizes)) - 1
+        small = kind in (torch.int8, torch.uint8)
+        least, most = 0, 1 if kind == torch.bool else min(last, 126) if small else last
     try:
         if kind.is_floating_point:
             return torch.randn(sizes, generator=generator).to(kind)

@@ -144,8 +144,7 @@ class Tiles:
         tile = self.tile or plan.TILES[constants["P"]]
         made = plan.tiles(tensors["pools"], tile, where)
         native = entry.native_fp8(tensors["ape"].device)
-        tokens = (tensors["slot_k"], tensors["slot_score"])
-        kept = sum(one.numel() * one.element_size() for one in tokens) <= plan.IN_CACHE
+        kept = tensors["slot_k"].nbytes + tensors["slot_score"].nbytes <= plan.IN_CACHE
         read = "" if kept else "evict_first"
         shape = {"ROWS": made.rows, "HOIST": tile.hoist, "NATIVE": native, "READ": read}
         # Pipelining would put every load of a tile into shared memory: slower in each form tried.

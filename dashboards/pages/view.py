@@ -144,8 +144,6 @@ class View:
         seen: dict[tuple[object, ...], Status] = {}
         for row, one in enumerate(history.series):
             newest = self.shown_at(row)
-            if newest < 0:  # nothing of the machine has ever run; what is not described yet says so
-                newest = len(history.commits) - 1
             if newest < 0 or not one.suite:
                 continue
             key = (one.suite, one.params, one.machine, one.environment)
@@ -163,15 +161,15 @@ class View:
         return tuple(
             one
             for one in seen.values()
-            if one.state != NOT_RUN
-            or self.newest[one.series.machine, one.series.modelled] < 0
-            or (one.series.machine, one.series.modelled, one.series.environment) in current
+            if one.state != NOT_RUN or (one.series.machine, one.series.modelled, one.series.environment) in current
         )
 
     def shown_at(self, row: int) -> int:
         """The column whose state stands for a series now."""
         one = self.history.series[row]
         newest = self.newest[one.machine, one.modelled]
+        if newest < 0:  # what has never run may have said why, as what is not described yet does
+            return len(self.history.commits) - 1
         if (one.machine, one.modelled, one.environment) not in self.current_environments:
             return newest
         still = not self.history.listed or one.benchmark in self.history.listed
@@ -201,11 +199,12 @@ class View:
 
     @functools.cached_property
     def current_environments(self) -> set[object]:
-        """(machine, modelled, environment) of those with a result at their machine's newest commit."""
+        """(machine, modelled, environment) of those with a result at their machine's newest commit; all of a
+        machine that has none anywhere."""
         return {
             (one.machine, one.modelled, one.environment)
             for row, one in enumerate(self.history.series)
-            if self.last[row] >= 0 and self.last[row] == self.newest[one.machine, one.modelled]
+            if self.last[row] == self.newest[one.machine, one.modelled]
         }
 
     @functools.cached_property
