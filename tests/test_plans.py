@@ -240,14 +240,14 @@ def test_a_kept_plan_still_says_which_sizes_it_asks_for():
     FAMILIES["token_pool"].spans(*SPANS)
     with plans.asked() as seen:
         FAMILIES["token_pool"].spans(*SPANS)
-    assert seen == {"token_pool.spans": {"requests": 32, "length": 16, "item": "4"}}
+    assert seen == {"token_pool.spans": {"requests": 32, "length": 16, "item": "4", "way": "into the pool"}}
 
 
 def test_another_table_is_seen_after_a_plan_was_kept(monkeypatch):
     module = FAMILIES["token_pool"]
     before = module.spans(*SPANS)
     for block in (2048, 1024):
-        sizes = {"requests": 32, "length": 16, "item": "4"}
+        sizes = {"requests": 32, "length": 16, "item": "4", "way": "into the pool"}
         monkeypatch.setattr(module, "MEASURED", (record(sizes, {"block": block}, plan="token_pool.spans"),))
         assert module.spans(*SPANS).block == block
     monkeypatch.undo()

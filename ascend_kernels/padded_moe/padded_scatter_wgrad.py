@@ -88,7 +88,11 @@ def dots(
     """The dot products of a block of sorted positions; of one position without masks for positions."""
     if ROWS == 1:
         assignment = tl.load(indices + block).to(tl.int32)
-        row = padded_row(block, tl.load(bin_ids + block).to(tl.int32), bins, padded_bins)
+        # Unlike padded_row, with loads under a mask: ptxas then asks for the gradient, which needs no row, before
+        # it waits for them.
+        expert = tl.load(bin_ids + block).to(tl.int32)
+        shift = tl.load(padded_bins + expert - 1, mask=expert > 0, other=0).to(tl.int32)
+        row = block + shift - tl.load(bins + expert - 1, mask=expert > 0, other=0).to(tl.int32)
         a = x + row.to(tl.int64) * HIDDEN
         b = grad + (assignment // TOP_K).to(tl.int64) * HIDDEN
         tl.store(out + assignment, tl.sum(products(a, b, HIDDEN, TILE)).to(out.dtype.element_ty))

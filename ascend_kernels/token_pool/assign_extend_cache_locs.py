@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 
 from ..harness import check, device
-from . import spans
+from . import plan, spans
 
 
 @triton.jit
@@ -46,7 +46,7 @@ def extend_kernel(
         tl.store(target + offset, slots, mask=offset < length)
 
 
-IMPLEMENTATIONS = {"derived": spans.Copy(extend_kernel)}
+IMPLEMENTATIONS = {"derived": spans.Copy(extend_kernel, way=plan.OUT)}
 
 
 def assign_extend_cache_locs(

@@ -15,6 +15,7 @@ from ..measured_plans import MEASURED
 BLOCKS = (32, 4096)  # smallest and largest copy block, in elements
 BITS = 8
 QUEUED = 32  # programs a multiprocessor of a GPU has to choose from
+INTO, OUT = "into the pool", "out of the pool"  # which way spans are copied
 
 
 @dataclass(frozen=True)
@@ -35,18 +36,26 @@ def power_of_two(n: int) -> int:
 
 @plans.kept
 def spans(
-    requests: int, total: int, item: int, metadata_item: int, device: Device, block: int | None = None
+    requests: int,
+    total: int,
+    item: int,
+    metadata_item: int,
+    device: Device,
+    block: int | None = None,
+    way: str = INTO,
 ) -> Plan:
     """Plan for copying `requests` spans of `total` elements together.
 
-    item, metadata_item: bytes of one copied value and of one metadata value.  The spans themselves are on the
-    device and stay there; their mean length decides.  Raises PlanError when the batch does not fit.
+    item, metadata_item: bytes of one copied value and of one metadata value.  way: INTO the pool or OUT of it.
+    The spans themselves are on the device and stay there; their mean length decides.  Raises PlanError when the
+    batch does not fit.
     """
     bound = max(16, power_of_two(requests))
     mean = -(-total // max(1, requests))
     given: plans.Choice = {}
     if block is None:
-        given = plans.choice(MEASURED, "token_pool.spans", device, requests=requests, length=mean, item=str(item))
+        sizes = {"requests": requests, "length": mean, "item": str(item), "way": way}
+        given = plans.choice(MEASURED, "token_pool.spans", device, **sizes)
         block = given.get("block", min(max(power_of_two(mean), BLOCKS[0]), BLOCKS[1]))
     if device.ascend:
         # Start and end rows of the batch, their difference and the work row of its sum; two copy buffers.

@@ -14,11 +14,12 @@ from . import plan
 
 @dataclass(frozen=True)
 class Copy:
-    """One implementation of a span copy: a kernel with the arguments of `assign_kernel`, and its block if the
-    block is part of the implementation."""
+    """One implementation of a span copy: a kernel with the arguments of `assign_kernel`, its block if the block is
+    part of the implementation, and which way it copies, `plan.INTO` the pool or `plan.OUT` of it."""
 
     kernel: Any
     block: int | None = None
+    way: str = plan.INTO
 
     def launch(
         self,
@@ -35,7 +36,7 @@ class Copy:
             return
         made = plan.spans(
             requests, total, max(req_to_token.element_size(), out_cache_loc.element_size()),
-            start_offset.element_size(), where, self.block,
+            start_offset.element_size(), where, self.block, self.way,
         )  # fmt: skip
         launch(
             self.kernel,
