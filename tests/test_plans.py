@@ -150,10 +150,46 @@ def test_which_candidate_is_chosen(change, block):
     assert [chosen["choice"]["block"] for chosen in found] == ([] if block is None else [block])
 
 
+def alone(cold, warm=8.0, block=1):
+    """The second process of CASE: the rule and one candidate."""
+    return {**CASE, "rows": [{"impl": "rule", "cold_us": 20.0, "warm_us": 8.0},
+                             {"impl": f'f.p {{"block": {block}}}', "cold_us": cold, "warm_us": warm}]}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "again, kept",
+    [
+        ([alone(18.0)], [(20.0, 18.0)]),
+        ([], []),
+        ([alone(19.9)], []),
+        ([alone(18.0, warm=9.0)], []),
+        ([alone(18.0, block=2)], []),
+    ],
+    ids=["as fast again", "not timed again", "the same", "slower in L2", "another one"],
+)
+def test_a_choice_holds_in_a_second_process_whose_times_count(again, kept):
+    import gpu_tune
+
+    found = gpu_tune.confirmed({"cases": [CASE], "again": again})
+    assert [(one["rule_us"][0], one["choice_us"][0]) for one in found] == [pytest.approx(pair) for pair in kept]
+    assert all(one["tried"] == 2 for one in found)
+
+
+def test_a_case_measured_anew_is_to_be_timed_again():
+    import gpu_tune
+
+    run = {"device": "Some GPU", "cases": [CASE], "again": [alone(18.0)]}
+    assert gpu_tune.confirmed(gpu_tune.merged([run])) and not gpu_tune.confirmed(
+        gpu_tune.merged([run, {**run, "again": []}])
+    )
+    assert gpu_tune.confirmed(gpu_tune.merged([{**run, "again": []}, {**run, "cases": []}]))
+
+
 def test_a_module_of_plans_is_what_was_chosen():
     import gpu_tune
 
-    run = {"device": "Some GPU", "cases": [CASE], "versions": {"torch": "2", "triton": "3"}, "dry": False}
+    run = {"device": "Some GPU", "cases": [CASE], "again": [CASE], "versions": {"torch": "2", "triton": "3"},
+           "dry": False}  # fmt: skip
     other = {**CASE, "rows": [{**row, "cold_us": 10.0, "warm_us": 8.0} for row in CASE["rows"]]}
     space: dict = {"__name__": "ascend_kernels.made", "__package__": "ascend_kernels"}
     exec(gpu_tune.module(gpu_tune.merged([{**run, "cases": [other]}, run])), space)
