@@ -387,6 +387,20 @@ def test_the_page_is_written_from_the_results_and_never_from_a_dry_run(tmp_path)
     assert "dry" in done.stderr and page.read_text() == text
 
 
+def test_what_a_later_run_measured_is_left_out_of_the_tables_before():
+    import gpu_compare
+
+    first, second = comparison(), comparison()
+    more = {**first["rows"][0], "op": "route", "case": "few"}
+    first |= {"rows": [*first["rows"], more], "large_cases_expected": True}
+    second["rows"][0]["cold_us"] = 9.0
+    text = gpu_compare.tables([first, second])
+    one, two = text.split("\n\nSome GPU")
+    assert "| route | few | 10.00 | 10.00 |" in one and "assign_req_to_token_pool" not in one
+    assert "| assign_req_to_token_pool | extend-1024x4096 | 10.00 | 9.00 |" in two and "route" not in two
+    assert gpu_compare.tables([second, comparison()]) == gpu_compare.table(comparison())
+
+
 @pytest.mark.parametrize("name", ["gpu_compare.py", "gpu_history.py", "gpu_sanitize.py"])
 def test_without_a_device_a_tool_says_so(name):
     assert "--dry tries it without one" in tool(name, code=4, ASCEND_KERNELS_DEVICE="cpu").stderr

@@ -383,8 +383,15 @@ def write_docs(page: Path, runs: list[dict[str, Any]]) -> None:
 
 
 def tables(runs: list[dict[str, Any]]) -> str:
-    """The table of each run; no run speaks for the times of another."""
-    return "\n\n".join(table(found) for found in runs)
+    """The table of each run, without the ops that a later one measured; no run speaks for the times of another."""
+    found: list[str] = []
+    later: set[str] = set()
+    for run in reversed(runs):
+        rows = [row for row in run["rows"] if row["op"] not in later]
+        expected = run.get("large_cases_expected") and len(rows) == len(run["rows"])
+        found += [table({**run, "rows": rows, "large_cases_expected": expected})] if rows else []
+        later |= {row["op"] for row in rows}
+    return "\n\n".join(reversed(found))
 
 
 def keep(place: Path | None, found: dict[str, Any]) -> None:

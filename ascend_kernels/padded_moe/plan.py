@@ -297,17 +297,21 @@ def wgrad_blocks(
     assignments: int, top_k: int, hidden: int, item: int, device: Device, given: Mapping[str, Any] | None = None
 ) -> Plan:
     """Plan for several dot products at once: on a GPU of narrow rows many, of others one, all of its row at once
-    where there are few of them."""
-    few = assignments <= 16 * device.cores
-    tile = min(max(power_of_two(hidden), LEAST_TILE // item), MOST_TILE if few else 1024)
+    where it has a core to itself, and in tiles without idle lanes where there are not many more."""
+    alone, few = assignments <= device.cores, assignments <= 16 * device.cores
+    tile = min(max(power_of_two(hidden), LEAST_TILE // item), MOST_TILE if alone else 1024)
     constants = {"TOP_K": top_k, "HIDDEN": hidden, "TILE": tile, "ROWS": 1}
+    options = {} if device.ascend else {"num_warps": 4} if hidden <= NARROW else _warps(tile)
     if device.ascend:
         constants |= {"TILE": min(tile, 1024), "ROWS": 8}
     elif hidden <= NARROW:
-        constants["ROWS"] = 2048 // tile
+        constants["ROWS"] = min(2048 // tile, max(16, power_of_two(assignments)))
+    elif few and not alone:
+        options = {"num_warps": 4}
+        if hidden % tile and hidden % 512 == 0:
+            constants["TILE"] = 512
     sizes = {"assignments": assignments, "hidden": hidden, "item": str(item), "top_k": str(top_k)}
     given = given or plans.choice(MEASURED, "padded_moe.wgrad_blocks", device, **sizes)
-    options = {} if device.ascend else {"num_warps": 4} if hidden <= NARROW else _warps(tile)
     constants, options = _overridden(constants, options, given)
     programs, run = shared(-(-assignments // constants["ROWS"]), device)
     return Plan((programs,), run, constants | {"ONCE": run == 1}, options)
