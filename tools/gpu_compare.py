@@ -383,14 +383,14 @@ def write_docs(page: Path, runs: list[dict[str, Any]]) -> None:
 
 
 def tables(runs: list[dict[str, Any]]) -> str:
-    """The table of each run, without the ops that a later one measured; no run speaks for the times of another."""
+    """The table of each run, without cases that a later one measured; no run speaks for the times of another."""
     found: list[str] = []
-    later: set[str] = set()
+    later: set[tuple[str, str]] = set()
     for run in reversed(runs):
-        rows = [row for row in run["rows"] if row["op"] not in later]
+        rows = [row for row in run["rows"] if (row["op"], row["case"]) not in later]
         expected = run.get("large_cases_expected") and len(rows) == len(run["rows"])
         found += [table({**run, "rows": rows, "large_cases_expected": expected})] if rows else []
-        later |= {row["op"] for row in rows}
+        later |= {(row["op"], row["case"]) for row in rows if "warm_us" in row}
     return "\n\n".join(reversed(found))
 
 
