@@ -424,6 +424,16 @@ def test_plans_keep_the_limits(on, hidden, item):
             assert several.grid[0] * several.run * several.constants["ROWS"] >= tokens
 
 
+@given(rows=st.integers(1, 1 << 20), parts=st.integers(3, 40))
+def test_weight_gradients_leave_no_lanes_idle_and_take_no_rows_that_are_not_there(rows, parts):
+    wide = plan.wgrad_blocks(rows, 1, 512 * parts, 2, GPU)
+    if GPU.cores < rows <= 16 * GPU.cores:
+        assert 512 * parts % wide.constants["TILE"] == 0 and wide.constants["ROWS"] == 1
+    narrow = plan.wgrad_blocks(rows, 1, 2, 2, GPU)
+    assert narrow.constants["ROWS"] <= max(16, 2 * rows - 1)
+    assert narrow.grid[0] * narrow.run * narrow.constants["ROWS"] >= rows
+
+
 @pytest.mark.parametrize("form", ["gather_tokens", "scatter", "scatter_several", "wgrad_tokens"])
 def test_launches_overlap_only_where_both_sides_know_of_it(form):
     sizes = (4096, 64, 4, 1024, 2, True) if form == "gather_tokens" else (4096, 4, 1024, 2)
