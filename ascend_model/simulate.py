@@ -128,6 +128,7 @@ def simulate(
     keep_numbers: bool = False,
     timeout: float = TIMEOUT,
     cache: bool = True,
+    only: int | None = None,
 ) -> Simulation:
     """Compile a `@triton.jit` function for Ascend and execute what the compiler made of it.
 
@@ -138,6 +139,8 @@ def simulate(
     constants: values of the `tl.constexpr` arguments
     compiler:  ascendnpu-ir version; the default is the one `toolchain.default_version()` finds
     trace:     keep a Chrome trace of every program
+    only:      with trace: of this program alone, where a launch has too many ops to keep; it is the last that is
+               executed, so that the numbers are not those of the launch
     """
     named, constants = completed(kernel, _by_name(kernel, args, constants or {}), constants or {})
     compiled = compile_kernel(
@@ -149,8 +152,9 @@ def simulate(
 
     def execute() -> Simulation:
         return simulate_text(
-            compiled.generic, grid, taken, costs=costs, trace=trace, max_ops=max_ops, keep_numbers=keep_numbers
-        )
+            compiled.generic, grid, taken, costs=costs, trace=trace, max_ops=max_ops, keep_numbers=keep_numbers,
+            only=only,
+        )  # fmt: skip
 
     if trace or not cache:
         done = execute()
@@ -187,19 +191,24 @@ def simulate_text(
     max_ops: int = MAX_OPS,
     keep_numbers: bool = False,
     replay: bool = True,
+    only: int | None = None,
 ) -> Simulation:
     """Run the generic-form IR of one kernel over a grid.
 
     `args` are the kernel's run-time arguments in order: torch CPU tensors or numpy arrays, written in place,
     and numbers.  A launch that is wrong (out of bounds, deadlock, endless loop) has no cycles; with
     `keep_numbers` the cycles of an out-of-bounds launch are given all the same, beside its status.
-    Without `replay` every program is executed in full, which is slower and gives the same.
+    Without `replay` every program is executed in full, which is slower and gives the same.  `only` as in
+    `simulate`; ValueError for a program that there is not, or without `trace`.
     """
     costs = costs or load_costs()
     sizes = _grid(grid)
-    repeats = replay and not trace and math.prod(sizes) >= REPEATS
+    if only is not None and not (trace and 0 <= only < math.prod(sizes)):
+        raise ValueError(f"only={only} names one of {math.prod(sizes)} programs to trace")
+    traced = range(0) if not trace else range(math.prod(sizes)) if only is None else range(only, only + 1)
+    repeats = replay and not (trace and only is None) and math.prod(sizes) >= REPEATS
 
-    def program(mode: str, indices: bool = False) -> _Program:
+    def program(mode: str, indices: bool = False, trace: bool = trace and only is None) -> _Program:
         return _program(generic, costs, trace, mode, indices)
 
     try:
@@ -210,7 +219,7 @@ def simulate_text(
         return Simulation(fault.status, str(fault), model_version=costs.version)
     named = dict(args) if isinstance(args, Mapping) else {f"arg{i}": a for i, a in enumerate(args)}
     values = _bind(made.arguments, sizes, named)
-    return _launch(program, repeats, values, sizes, named, costs, trace, max_ops, keep_numbers)
+    return _launch(program, repeats, values, sizes, named, costs, traced, max_ops, keep_numbers)
 
 
 def _grid(grid: int | Sequence[int]) -> tuple[int, int, int]:
@@ -279,7 +288,7 @@ def _launch(
     grid: tuple[int, int, int],
     named: dict[str, Any],
     costs: Costs,
-    trace: bool,
+    traced: range,
     max_ops: int,
     keep_numbers: bool,
 ) -> Simulation:
@@ -321,6 +330,11 @@ def _launch(
                     full = program("time")
                     full.made.machine.take_over(machine)
                     machine = full.made.machine
+            if block in traced and not machine.time.trace:
+                repeats = False
+                full = program("time", trace=True)
+                full.made.machine.take_over(machine)
+                machine = full.made.machine
             if repeats and paths.tree:
                 if bare is None:
                     bare = program("values", full.indices)
@@ -344,7 +358,7 @@ def _launch(
                     tuple(b - a for a, b in zip(before, counters(machine))),
                     tuple(clocks if root.placed else None for root, clocks in machine.recorded or ()),
                 )
-                if trace:
+                if block in traced:
                     events[block] = time.events
                 if repeats:
                     paths.executed(machine.path, one)
@@ -363,6 +377,8 @@ def _launch(
                 blocks[i] += n
             if slowest < 0 or one.cycles > per_program[slowest]:
                 slowest, busy, stalls = block, one.busy, one.stalls
+            if block in traced[-1:]:
+                break
     for root in roots:
         machine.cross_reads(root)
     made = full.made
@@ -411,10 +427,12 @@ def _launch(
         findings,
         notes=made.notes,
         program_cycles=tuple(per_program) if numbers else (),
-        critical_path=critical_path(events[slowest], per_program[slowest]) if trace and numbers else {},
+        critical_path=critical_path(events[slowest], per_program[slowest])
+        if numbers and slowest in events
+        else {},
         executed_ops=executed,
         model_version=version,
-        trace=chrome_trace(events, table["target.clock"], "modelled") if trace else None,
+        trace=chrome_trace(events, table["target.clock"], "modelled") if traced else None,
     )
 
 

@@ -306,6 +306,28 @@ def test_the_page_of_what_does_not_run(file, tmp_path, capsys):
 
 
 @compiler
+def test_of_a_launch_with_many_ops_the_busiest_program_is_drawn(file, tmp_path, monkeypatch):
+    from ascend_kernels.harness import forms
+
+    arguments = [f"{file}:scattered", "--arg", "x=f32[256]", "--arg", "index=i32[256]", "--arg", "out=f32[256]",
+                 "--arg", "n=1", "--const", "BLOCK=64", "--grid", "4"]  # fmt: skip
+    pages, traces = [], []
+    for most in (forms.TRACED_OPS, 4, 1):  # of eight copies, two a program
+        monkeypatch.setattr(forms, "TRACED_OPS", most)
+        pages.append(tmp_path / f"{most}.html")
+        traces.append(tmp_path / f"{most}.json")
+        assert model(*arguments, "--html", pages[-1], "--trace", traces[-1]) in (0, 2)
+    rows = [json.loads(trace.read_text())["traceEvents"] for trace in traces]
+    assert [len({row["pid"] for row in one}) for one in rows] == [4, 1, 0]
+    [program] = {row["pid"] for row in rows[1]}
+    assert rows[1] == [row for row in rows[0] if row["pid"] == program]
+    whole, alone, none = (" ".join(Reader(page.read_text()).words) for page in pages)
+    assert "Timeline of the busiest program" in whole and "Timeline of the busiest program" in alone
+    assert f"program {program} of 4" in whole and f"program {program} of 4" in alone
+    assert "The busiest program has too many ops to keep them all" in none
+
+
+@compiler
 def test_the_picture_holds_what_the_trace_does(file, tmp_path, capsys):
     """Busy cycles of each pipe, as the simulation counts them, from the bars; the scalar pipe's from the rest."""
     from ascend_model import simulate

@@ -76,6 +76,26 @@ def test_every_kernel(case):
     same(*taken(case), keep_numbers=True)
 
 
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_a_program_traced_alone_is_as_in_the_trace_of_all(case):
+    text, grid, args = taken(case)
+    fresh = lambda: [a.clone() if hasattr(a, "clone") else a for a in args]  # noqa: E731
+    every = simulate_text(text, grid, fresh(), trace=True, keep_numbers=True)
+    programs = len(every.program_cycles)
+    for only in sorted({0, programs // 2, programs - 1}):
+        alone = simulate_text(text, grid, fresh(), trace=True, keep_numbers=True, only=only)
+        rows = [row for row in every.trace["traceEvents"] if row["pid"] == only]
+        assert rows and alone.trace == {**every.trace, "traceEvents": rows}
+        assert alone.program_cycles == every.program_cycles[: only + 1]
+
+
+def test_only_a_program_of_the_launch_is_traced_alone():
+    text, grid, args = taken(next(c for c in CASES if c.name == "add_many"))
+    for trace, only in ((True, 10**6), (True, -1), (False, 0)):
+        with pytest.raises(ValueError, match=f"only={only} names one of"):
+            simulate_text(text, grid, args, trace=trace, only=only)
+
+
 @pytest.mark.parametrize("name", ["add_many", "row_gather", "softmax", "dot_rows", "atomic_sum"])
 def test_programs_on_one_path_repeat(name, always):
     text, grid, args = taken(next(c for c in CASES if c.name == name))

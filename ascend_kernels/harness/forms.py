@@ -10,7 +10,7 @@ from .launch import Launch
 from .user_kernel import UsageError
 
 TRACED_OPS = 400_000
-"""Ops of a launch beyond which no timeline is recorded: a trace holds every one of them in memory."""
+"""Ops beyond which no timeline is recorded: a trace holds every one of them in memory."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,11 @@ class Comparison:
     explanation: Any
 
 
-def execute(what: str, launch: Launch, target: str, compiler: str, trace: bool = False) -> Form:
-    """Compile and execute one launch; UsageError for arguments that cannot be handed over."""
+def execute(
+    what: str, launch: Launch, target: str, compiler: str, trace: bool = False, only: int | None = None
+) -> Form:
+    """Compile and execute one launch; UsageError for arguments that cannot be handed over.  trace, only: as
+    `ascend_model.simulate` has them."""
     import ascend_model
 
     tensors = {name: value for name, value in launch.args.items() if hasattr(value, "dtype")}
@@ -78,6 +81,7 @@ def execute(what: str, launch: Launch, target: str, compiler: str, trace: bool =
             target=target,
             compiler=compiler,
             trace=trace,
+            only=only,
         )
     except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from error
@@ -85,13 +89,18 @@ def execute(what: str, launch: Launch, target: str, compiler: str, trace: bool =
     return Form(what, compiler, target, launch, done, written)
 
 
-def traced(form: Form, launch: Launch) -> dict[str, Any] | None:
-    """The Chrome trace of a form, from executing a fresh launch again; None where it would be too large."""
+def traced(form: Form, launch: Launch, whole: bool = False) -> dict[str, Any] | None:
+    """The Chrome trace of a form's busiest program, from executing a fresh launch again; whole: of all programs,
+    where they are not too many.  None where even one would be too large."""
     numbers = form.numbers
-    ops = sum(numbers.get(name, 0) for name in ("vector_ops", "dma_in", "dma_out", "scalar_waits_in_loops"))
-    if not numbers or ops > TRACED_OPS:
+    if not numbers:
         return None
-    return execute(form.what, launch, form.target, form.compiler, trace=True).done.trace
+    ops = sum(numbers.get(name, 0) for name in ("vector_ops", "dma_in", "dma_out", "scalar_waits_in_loops"))
+    cycles = form.done.program_cycles
+    only = None if whole and ops <= TRACED_OPS else cycles.index(max(cycles))
+    if only is not None and ops * cycles[only] > TRACED_OPS * sum(cycles):
+        return None
+    return execute(form.what, launch, form.target, form.compiler, trace=True, only=only).done.trace
 
 
 def compare(before: Form, after: Form, relative: float = 0.0, absolute: float = 0.0) -> Comparison:

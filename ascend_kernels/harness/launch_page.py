@@ -311,6 +311,8 @@ def _cells(line: Line) -> Iterable[Markup]:
 
 # ---- timeline
 
+TOO_MANY = "the busiest program has too many ops to keep them all; smaller sizes give a picture."
+
 
 def _timelines(
     group: Sequence[Form], heads: Sequence[str], pictures: Sequence[Picture | None]
@@ -319,9 +321,7 @@ def _timelines(
     if not lengths:
         if any(form.done.cycles is not None for form in group):
             yield tag("h3", "Timeline")
-            yield tag(
-                "p", "This launch has too many ops to keep them all; a smaller grid gives a picture.", class_="dim"
-            )
+            yield tag("p", TOO_MANY[0].upper() + TOO_MANY[1:], class_="dim")
         return
     # Side by side says most, but not where one would be a few pixels wide.
     together = max(lengths) <= 4 * min(lengths)
@@ -336,8 +336,7 @@ def _timelines(
     for form, head, one in zip(group, heads, pictures, strict=True):
         if one is None:
             if form.done.cycles is not None:
-                yield tag("p", text(head, 80), ": too many ops to keep them all; a smaller grid gives a picture.",
-                          class_="dim")  # fmt: skip
+                yield tag("p", text(head, 80), f": {TOO_MANY}", class_="dim")
             continue
         title = f"program {one.program} of {whole(one.programs)}, {whole(one.cycles)} cycles, " \
                 f"{whole(one.ops)} {'op' if one.ops == 1 else 'ops'}"  # fmt: skip

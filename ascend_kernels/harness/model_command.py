@@ -200,7 +200,7 @@ def _executed(
     form = execute(what, launch_of(given, what, against), given.target, compiler)
     if given.html or given.trace:
         say(f"timeline of {what} on {compiler}")
-        traces[id(form)] = traced(form, launch_of(given, what, against))
+        traces[id(form)] = traced(form, launch_of(given, what, against), whole=bool(given.trace))
     return form
 
 
