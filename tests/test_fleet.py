@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from asv_files import MODELLED, benchmarks_file, git, repository, result_file, row
+from asv_files import MODELLED, benchmarks_file, git, repository, result_file, row, state_line, states_file
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +26,7 @@ from dashboards.fleet_quality import (
     speed_up,
     tasks_of,
 )
+from dashboards.series import ABSENT
 
 TASKS = tasks_of(40)
 
@@ -246,6 +247,89 @@ def test_plan_says_what_is_missing_and_what_it_costs(project, capsys):
     out = capsys.readouterr().out
     assert "9 of 11 commits are missing" in out and "9 tasks, about 22 s of machine time" in out
     assert "1 suspected steps are not dated" in out
+
+
+class TestACommitMeasuredInPart:
+    """Two ops of one case each, of which a commit may have both, one or none."""
+
+    COPY, MOVE = "bench_x.ModelledCopy.track_cycles", "bench_x.ModelledMove.track_cycles"
+    SUITE = """
+class ModelledCopy:
+    params = (["c"], ["i"])
+    param_names = ("case", "impl")
+
+    def track_cycles(self, case, impl):
+        return 1
+
+    track_cycles.version = "1"
+
+
+class ModelledMove(ModelledCopy):
+    pass
+"""
+
+    @pytest.fixture
+    def suite(self, project):
+        folder, hashes = project
+        (folder / "benchmarks").mkdir()
+        (folder / "benchmarks/__init__.py").write_text("")
+        (folder / "benchmarks/bench_x.py").write_text(self.SUITE)
+        git(folder, "add", "-A")
+        git(folder, "commit", "-q", "-m", "two ops")
+        return folder, [*hashes, git(folder, "rev-parse", "HEAD")]
+
+    def put(self, folder: Path, commit: str, *names: str, machine: str = MACHINE) -> None:
+        versions = {"triton-ascend": "3.2.0", "ascendnpu-ir": "1.2.0", "ascend-model": "7"}
+        rows = {name: row([float("nan") if name.endswith("?") else 5.0], (("c",), ("i",))) for name in names}
+        rows = {name.rstrip("?"): one for name, one in rows.items()}
+        result_file(folder / ".asv/results", commit, rows, machine=machine, versions=versions, name="host-7")
+        benchmarks_file(folder / ".asv/results", dict.fromkeys((self.COPY, self.MOVE), "cycles (modelled)"))
+
+    def missing(self, hashes: list[str], *arguments: str, capsys) -> list[int]:
+        order = plan("--compiler", "1.2.0", "--last", "3", *arguments, capsys=capsys)["order"]
+        return sorted(hashes.index(one["commit"]) for one in order)
+
+    def test_lacks_what_it_was_not_measured_for(self, suite, capsys):
+        folder, hashes = suite
+        self.put(folder, hashes[9], self.COPY)
+        self.put(folder, hashes[10], self.MOVE)
+        self.put(folder, hashes[11], self.COPY, self.MOVE)
+        assert self.missing(hashes, "--ops", "copy", capsys=capsys) == [10]
+        assert self.missing(hashes, "--ops", "move", capsys=capsys) == [9]
+        assert self.missing(hashes, "--bench", "Move", capsys=capsys) == [9]
+        assert self.missing(hashes, capsys=capsys) == [9, 10]
+        # and what came since is seen
+        self.put(folder, hashes[9], self.COPY, self.MOVE)
+        assert self.missing(hashes, capsys=capsys) == [10]
+
+    def test_does_not_lack_an_op_that_it_does_not_have(self, suite, capsys):
+        folder, hashes = suite
+        self.put(folder, hashes[9], self.COPY + "?")
+        assert self.missing(hashes, "--ops", "copy", capsys=capsys) == [9, 10, 11]
+        line = state_line(
+            hashes[9], "c", "i", "not run", suite="bench_x.ModelledCopy", reason=ABSENT, machine=MACHINE,
+            versions={"triton-ascend": "3.2.0", "ascendnpu-ir": "1.2.0", "ascend-model": "7"},
+        )  # fmt: skip
+        states_file(folder / ".asv/results", hashes[9], [line])
+        assert self.missing(hashes, "--ops", "copy", capsys=capsys) == [10, 11]
+
+    def test_on_a_device_an_op_counts_whichever_suite_it_has(self, suite, capsys):
+        folder, hashes = suite
+        for at, op in ((9, "Copy"), (10, "Move")):
+            self.put(folder, hashes[at], f"bench_x.Measured{op}.track_device_time", machine="npu-1")
+        arguments = ("--machine", "npu-1", "--ops", "copy")
+        assert self.missing(hashes, *arguments, capsys=capsys) == [10, 11]
+
+    def test_names_that_are_none_are_said(self, suite, capsys):
+        folder, hashes = suite
+        self.put(folder, hashes[9], self.COPY)
+        for arguments, words in (
+            (("--ops", "cpoy"), "no op is named cpoy; there are copy, move"),
+            (("--bench", "Cpoy"), "no benchmark matches 'Cpoy'"),
+        ):
+            for action in ("plan", "run"):
+                assert cli.main(["fleet", action, "--every-commit", *arguments]) == 4, arguments
+                assert words in capsys.readouterr().err
 
 
 class Fake(Simulated):
