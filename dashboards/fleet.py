@@ -350,7 +350,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Event:
-    """What happened at a backend: `joined`, `refused`, `left`, `finished`, `lost`, `note`."""
+    """What happened: `joined`, `refused`, `left`, `finished`, `lost`, `note` at a backend; `started` by us."""
 
     kind: str
     node: str
@@ -447,6 +447,7 @@ class Head:
                 if task is not None:
                     del self.free[slot.name]
                     self.backend.start(slot, task)
+                    self.told(Event("started", slot.node, slot, task))
             if self.dispatcher.busy:
                 break
 

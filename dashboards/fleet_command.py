@@ -568,7 +568,8 @@ class Show:
         self.bar.update(self.task, completed=done, total=total, description=words or None)
         if words and (self.plain or event.kind in ("refused", "left", "lost", "note")):
             self.bar.console.print(f"[{done}/{total}] {words}", markup=False, highlight=False)
-        self.write_status("running")
+        # nothing else may happen for as long as a task takes
+        self.write_status("running", force=event.kind == "started")
 
     def _words(self, event: fleet.Event) -> str:
         if event.kind == "finished" and event.task and event.outcome:
@@ -591,7 +592,8 @@ class Show:
         self.since = {task: self.since.get(task, self.written) for task in dispatcher.busy}
         row = {
             "version": 1, "state": state, "address": self.address, "pid": os.getpid(), "started": self.started,
-            "written": self.written, "done": len(dispatcher.done), "waiting": dispatcher.waiting,
+            "written": self.written, "done": len(dispatcher.done),
+            "waiting": dispatcher.waiting + (len(dispatcher.busy) if state != "running" else 0),
             "running": [
                 {"commit": task.commit, "compiler": task.compiler, "machine": task.machine, "slot": slot,
                  "seconds": round(self.written - self.since[task], 1)}
@@ -666,7 +668,7 @@ def status(given: argparse.Namespace) -> int:
         print("ascend-perf fleet: no fleet has run on these results", file=sys.stderr)
         return NOTHING
     if row["state"] == "running" and not _held(beside / "lock"):
-        row["state"], row["running"] = "ended before its time", []
+        row |= {"state": "ended before its time", "waiting": row["waiting"] + len(row["running"]), "running": []}
     if given.json:
         print(json.dumps(row, indent=1))
         return DONE

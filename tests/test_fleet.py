@@ -495,3 +495,21 @@ def test_status_of_a_fleet_that_was_killed(project, tmp_path, capsys, monkeypatc
     assert cli.main(["fleet", "status", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["state"] == "ended before its time" and found["running"] == []
+    assert found["waiting"] == said["waiting"] + 1
+
+
+def test_status_counts_what_is_under_way_and_loses_none(project, tmp_path, capsys, monkeypatch):
+    folder, hashes = project
+    seen = []
+
+    class Looked(Fake):
+        def poll(self, timeout):
+            seen.append(json.loads((folder / ".asv/results-fleet/status.json").read_text()))
+            return super().poll(timeout)
+
+    assert fleet_run(monkeypatch, Looked(tmp_path, hashes, nodes=2, stop_after=6)) == 130
+    # as soon as a task begins, however little happens after that
+    counts = [(len(one["running"]), one["waiting"] + len(one["running"]) + one["done"]) for one in seen[2:]]
+    assert {under_way for under_way, _ in counts[1:]} == {2} and {total for _, total in counts} == {11}
+    last = json.loads((folder / ".asv/results-fleet/status.json").read_text())
+    assert last["state"] == "stopped" and last["running"] == [] and last["done"] + last["waiting"] == 11
