@@ -18,6 +18,7 @@ from dashboards import bisect, repository
 from dashboards.asv_config import settings_of
 from dashboards.bisect import Counted, Found, Grid, Outcome, Point, Step
 from dashboards.evaluate import (
+    LATE_SECONDS,
     EvaluateError,
     Evaluator,
     Journal,
@@ -29,7 +30,7 @@ from dashboards.evaluate import (
 from dashboards.guarded import stopped_by_sigterm
 from dashboards.repository import Commit, RepositoryError
 from dashboards.results import ResultsError, load
-from dashboards.series import BUILD_FAILED, NOT_RUN, OK, STATE_CODE, direction_of, worse
+from dashboards.series import BUILD_FAILED, CRASHED, NOT_RUN, OK, STATE_CODE, direction_of, worse
 from dashboards.specimen import paths_of
 from dashboards.text import change, figures, plain
 
@@ -293,6 +294,12 @@ def one_search(setup: Setup, folder: Path, work: Path, line: Line) -> Searched:
     ends = oracle.exact(ends_at[0]), oracle.exact(ends_at[1])
     target, words = _readable(setup, target, ends, line)
     evaluator.target = target
+    unjudged = target.metric == "state" and _unjudged(setup, ends)
+    if unjudged and len(setup.compilers) > 1:
+        state = f"`{ends[1].state}`: {ends[1].reason}"
+        raise EvaluateError(
+            f"bad {line.first(line.last).hash[:10]} could not be judged, it is {state}; search with one compiler"
+        )
     read: bisect.Read = bisect.number
     if target.metric == "state":
         read, noisy = bisect.state_reader(ends[0].state, ends[1].state), False
@@ -306,6 +313,9 @@ def one_search(setup: Setup, folder: Path, work: Path, line: Line) -> Searched:
         )
     else:
         found = bisect.noisy_line(oracle, whole, error=error) if noisy else bisect.exact_line(oracle, whole, read)
+    if unjudged and isinstance(found, Found):
+        found = bisect.unjudged_line(found, line.last)
+        words = _unjudged_words(setup, line, oracle, found, ends)
     journal.close()
     return Searched(line, target, found, oracle, ends, journal.resumed, words, surveyed)
 
@@ -398,6 +408,31 @@ def _readable(setup: Setup, target: Target, ends: tuple[Outcome, Outcome], line:
                 f"{name} {revision} has no {target.metric}, it is {state}; {_remedy(setup, target, ends)}"
             )
     return target, ""
+
+
+def _unjudged(setup: Setup, ends: tuple[Outcome, Outcome]) -> bool:
+    """Whether nothing is known of the bad end: it crashed where something else was asked, or was given no time."""
+    good, bad = ends
+    asked_for = setup.chosen and setup.target.metric == "state"
+    late = LATE_SECONDS.match(bad.reason) is not None
+    return good.state == OK and bad.state == CRASHED and (late or not asked_for)
+
+
+def _unjudged_words(setup: Setup, line: Line, oracle: Counted, found: Found, ends: tuple[Outcome, Outcome]) -> str:
+    """Why no commit is blamed, and what is known of the last one that could be judged."""
+    assert found.main is not None
+    low = found.main.last_good
+    name, first = line.groups[low][-1].hash[:10], line.first(low + 1).hash[:10]
+    words = f"The bad end could not be judged, it is `{ends[1].state}`"
+    if not found.main.exact:
+        words += f", and {first} neither: the culprit is one of the commits that could not be judged"
+    words += f"; {name} is the last one that could."
+    known = oracle.known.get(Point(low))
+    if not setup.noisy and known is not None and known.value != ends[0].value:
+        words += f" Its {setup.target.metric} already differ from those of the good end: search with --bad {name}."
+    if LATE_SECONDS.match(ends[1].reason):
+        return f"{words} --timeout gives them more time."
+    return f"{words} --metric state finds what made it so."
 
 
 def _remedy(setup: Setup, target: Target, ends: tuple[Outcome, Outcome]) -> str:

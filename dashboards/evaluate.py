@@ -33,6 +33,8 @@ from dashboards.results import NO_REASON, History, load
 from dashboards.series import BUILD_FAILED, COMPILERS, CRASHED, NOT_RUN, OK, Series
 
 BUILD_SIGNS = ("specimen: ", "build failed", "could not install", "failed to install")
+LATE = "no end after {:.0f} s"  # reason of what --timeout ended, which says nothing about the commit
+LATE_SECONDS = re.compile(r"no end after (\d+) s\Z")
 TRACEBACK_END = re.compile(r"^\s*((?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Warning)\b.*)$")
 
 
@@ -163,6 +165,9 @@ class Evaluator:
         for history in self._histories():
             for commit in self.commits[point.commit]:
                 found = outcome_of(history, commit, self.target, self.versions(point), sure=True)
+                late = LATE_SECONDS.match(found.reason) if found is not None else None
+                if late and int(late[1]) < round(self.timeout):
+                    continue  # it has more time now
                 if found is not None:
                     return replace(found, stored=True)
         return None
@@ -215,7 +220,7 @@ class Evaluator:
         history = load(scratch, cache=None)
         outcome = outcome_of(history, commit, self.target, self.versions(point))
         if late:
-            outcome = Outcome(CRASHED, reason=f"no end after {self.timeout:.0f} s")
+            outcome = Outcome(CRASHED, reason=LATE.format(self.timeout))
         elif outcome is None:
             outcome = Outcome(NOT_RUN, reason=f"this commit has no benchmark {self.target.suite}: {why(log)}")
         elif outcome.state == CRASHED and outcome.reason in ("", NO_REASON):

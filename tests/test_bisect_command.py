@@ -20,8 +20,10 @@ from ascend_model import toolchain
 from dashboards import cli
 from dashboards.bisect import Outcome, Point
 from dashboards.bisect_command import _evidence_lines
-from dashboards.evaluate import Evaluator, Journal, Target, why
+from dashboards.evaluate import LATE, Evaluator, Journal, Target, why
+from dashboards.host_environment import toolchain_versions
 from dashboards.repository import line_between
+from dashboards.series import COMPILERS
 
 ROOT = Path(__file__).parent.parent
 BENCH = "bench_x.ModelledCopy.track_cycles"
@@ -179,6 +181,82 @@ class TestAGoodEndThatFails:
         assert f"bad {wrong[:10]} has no cycles" in said and said.endswith(
             "; --metric state finds what made it so\n"
         )
+
+
+class TestABadEndThatCouldNotBeJudged:
+    """It crashed or took too long where a number was asked for: whatever did so may have made it slow."""
+
+    CRASHED = "crashed or timed out"
+
+    def test_no_commit_is_blamed_where_all_up_to_it_crash(self, repo, capsys):
+        first = commit(repo, 100)
+        hidden = [commit(repo, self.CRASHED, f"crash {at}") for at in range(6)]
+        found = verdict("--good", first, capsys=capsys, code=3)
+        assert found["ending"] == "cannot be told apart" and found["culprit"] is None
+        [step] = found["steps"]
+        assert (step["last_good"], step["range"]) == (first, hidden)
+        assert {one["state"] for one in step["in_between"]} == {self.CRASHED}
+        code, out, _ = bisect(BENCH, *ROW, "--good", first, capsys=capsys)
+        assert code == 3 and "one of 6 commits up to " + hidden[-1][:10] in out and "culprit: " not in out
+        assert f"{first[:10]} is the last one that could. --metric state finds what made it so." in out
+        # which is another question, and has an answer
+        found = verdict("--good", first, "--metric", "state", capsys=capsys)
+        assert found["culprit"]["hash"] == hidden[0]
+
+    def test_the_range_begins_behind_the_last_one_that_ran(self, repo, capsys):
+        first = commit(repo, 100)
+        right = [commit(repo, 100, f"right {at}") for at in range(5)]
+        hidden = [commit(repo, self.CRASHED, f"crash {at}") for at in range(3)]
+        found = verdict("--good", first, capsys=capsys, code=3)
+        [step] = found["steps"]
+        assert (step["last_good"], step["range"]) == (right[-1], hidden)
+        assert "already differ" not in found["words"]
+
+    def test_a_number_that_changed_before_it_is_said(self, repo, capsys):
+        first, slow = commit(repo, 100), commit(repo, 120)
+        commit(repo, self.CRASHED)
+        commit(repo, self.CRASHED, "again")
+        found = verdict("--good", first, capsys=capsys, code=3)
+        assert f"already differ from those of the good end: search with --bad {slow[:10]}" in found["words"]
+
+    def test_the_only_commit_is_the_culprit(self, repo, capsys):
+        first, last = commit(repo, 100), commit(repo, self.CRASHED)
+        found = verdict("--good", first, capsys=capsys)
+        assert found["culprit"]["hash"] == last and "could not be judged" in found["words"]
+
+    def test_too_little_time_is_no_state_of_a_commit(self, repo, capsys, monkeypatch):
+        def late(self, point: Point) -> Outcome:
+            found = evaluate(self, point)
+            return found if found.state == "ok" else Outcome(found.state, reason=LATE.format(self.timeout))
+
+        monkeypatch.setattr(Evaluator, "evaluate", late)
+        first = commit(repo, 100)
+        hidden = [commit(repo, self.CRASHED, f"late {at}") for at in range(3)]
+        for more in ((), ("--metric", "state")):
+            found = verdict("--good", first, "--timeout", "2", *more, capsys=capsys, code=3)
+            assert found["culprit"] is None and found["steps"][0]["range"] == hidden
+            assert found["words"].endswith("--timeout gives them more time.")
+
+    def test_what_had_too_little_time_is_run_again_with_more(self, repo, capsys):
+        first = commit(repo, 100)
+        slow, last = commit(repo, 120), commit(repo, 120, "quiet")
+        kept = repo / ".asv/results-bisect/results"
+        versions = {name: one for name, one in toolchain_versions().items() if name in COMPILERS}
+        result_file(kept, slow, {BENCH: row([None], [["c"], ["i"]])}, versions=versions)
+        line = state_line(
+            slow,
+            "c",
+            "i",
+            self.CRASHED,
+            suite="bench_x.ModelledCopy",
+            reason="no end after 2 s",
+            versions=versions,
+        )
+        states_file(kept, slow, [line])
+        found = verdict("--good", first, "--bad", last, "--timeout", "2", capsys=capsys)
+        assert found["culprit"] is None and found["steps"][0]["range"] == [slow, last]
+        found = verdict("--good", first, "--bad", last, "--timeout", "9", capsys=capsys)
+        assert found["culprit"]["hash"] == slow
 
 
 def test_sentences_are_shown_whole_and_plain():
