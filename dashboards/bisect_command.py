@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import json
 import math
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dashboards import bisect, repository
+from dashboards import bisect, missing, repository
 from dashboards.asv_config import settings_of
 from dashboards.bisect import Counted, Found, Grid, Outcome, Point, Step
 from dashboards.evaluate import (
@@ -30,7 +31,7 @@ from dashboards.evaluate import (
 from dashboards.guarded import stopped_by_sigterm
 from dashboards.repository import Commit, RepositoryError
 from dashboards.results import ResultsError, load
-from dashboards.series import BUILD_FAILED, CRASHED, NOT_RUN, OK, STATE_CODE, direction_of, worse
+from dashboards.series import BUILD_FAILED, CRASHED, NOT_RUN, OK, STATE_CODE, Series, direction_of, unquote, worse
 from dashboards.specimen import paths_of
 from dashboards.text import change, figures, plain
 
@@ -40,7 +41,7 @@ DEEPEST_MERGE = 5
 BLAMING = (bisect.STEP, bisect.SEVERAL)
 # A sentence of an explanation, a finding or a reason is shown whole up to this; its remedy comes last.
 SENTENCE = 2000
-MOST_SENTENCES, MOST_FINDINGS = 12, 3
+MOST_SENTENCES, MOST_FINDINGS, MOST_NAMES = 12, 3, 40
 
 EXAMPLES = """examples:
   ascend-perf bisect bench_token_pool.ModelledAssignReqToTokenPool.track_cycles --good v1 --bad HEAD
@@ -281,6 +282,7 @@ def one_search(setup: Setup, folder: Path, work: Path, line: Line) -> Searched:
         setup.repo, setup.config, setup.results, work, line.hashes, setup.compilers, target,
         timeout=setup.given.timeout, cases=setup.given.cases, progress=progress,
     )  # fmt: skip
+    refuse_unknown(setup, evaluator)
     noisy = setup.noisy
     ends_at = Point(0, 0), Point(line.last, len(setup.compilers) - 1)
     surveyed = 0
@@ -318,6 +320,51 @@ def one_search(setup: Setup, folder: Path, work: Path, line: Line) -> Searched:
         words = _unjudged_words(setup, line, oracle, found, ends)
     journal.close()
     return Searched(line, target, found, oracle, ends, journal.resumed, words, surveyed)
+
+
+def refuse_unknown(setup: Setup, evaluator: Evaluator) -> None:
+    """EvaluateError with the names there are where neither today's suite nor any result has what is asked for."""
+    rows = evaluator.names()
+    if any(setup.target.suits(one) and setup.target.metric in ("state", one.metric) for one in rows):
+        return
+    asked = missing.asked(str(setup.repo / setup.config), ops=(), bench=(), cases="everything")
+    for name, (axes, _, _) in (asked or {}).items():
+        for key in itertools.product(*axes):
+            bare = tuple(unquote(one) for one in key)
+            rows.add(replace(Series.named(name), params=bare, param_names=("case", "impl")[: len(bare)]))
+    words = unknown(setup.target, rows, setup.given.benchmark)
+    # where nothing is known at all, asv says why
+    if rows and words:
+        raise EvaluateError(words)
+
+
+def unknown(target: Target, rows: Collection[Series], name: str) -> str:
+    """What of a target none of `rows` has, with what they have; empty where one has all of it."""
+    op = Series.of_suite(target.suite).op
+    suites = [one for one in rows if replace(target, case="", impl="").suits(one)]
+    alike = [one for one in rows if one.op == op and one.of_kernel]
+    if not suites and (not alike or "." in target.suite):
+        whole = {one.benchmark for one in rows} if "." in name else {one.op for one in rows}
+        return f"there is no {'benchmark' if '.' in name else 'op'} {name}; there are {_listed(whole)}"
+    if not suites or target.metric not in {"state", *(one.metric for one in suites)}:
+        metrics = {one.metric for one in suites or alike}
+        return f"{op} has no metric {target.metric} here; it has {_listed({'state', *metrics})}"
+    for what, wanted, there in (
+        ("case", target.case, {one.case for one in suites}),
+        ("implementation", target.impl, {one.impl for one in suites}),
+    ):
+        if wanted and wanted not in there:
+            return f"{op} has no {what} {wanted}; it has {_listed(there)}"
+    if not any(target.suits(one) for one in suites):
+        return f"{op} has no implementation {target.impl} of case {target.case}"
+    return ""
+
+
+def _listed(names: Collection[str]) -> str:
+    """Names for people, the first ones of many."""
+    shown = sorted(names)
+    more = f" and {len(shown) - MOST_NAMES} more" if len(shown) > MOST_NAMES else ""
+    return ", ".join(shown[:MOST_NAMES]) + more
 
 
 class _Progress:

@@ -194,6 +194,10 @@ class Evaluator:
                     return {key: outcome for key, outcome in kept.items() if roles[key] != "twin"}
         return {}
 
+    def names(self) -> set[Series]:
+        """Every series that results are stored of, here or of earlier searches."""
+        return {one for history in self._histories() for one in history.series}
+
     def _histories(self) -> list[History]:
         if self._loaded is None:
             folders = [one for one in (self.results, self.kept) if one.is_dir()]

@@ -417,6 +417,74 @@ def test_a_name_that_is_no_benchmark(repo, capsys):
         assert code == 4 and len(err.strip().splitlines()) == 1
 
 
+class TestANameThatIsNone:
+    """Said with the names there are, before anything is run."""
+
+    SUITE = """
+class ModelledCopy:
+    params = (["c", "d"], ["i"])
+    param_names = ("case", "impl")
+
+    def track_cycles(self, case, impl):
+        return 1
+
+    def track_bytes_in(self, case, impl):
+        return 1
+
+
+class ModelledMove(ModelledCopy):
+    pass
+"""
+
+    @pytest.fixture
+    def suite(self, repo, monkeypatch):
+        (repo / "benchmarks/__init__.py").write_text("")
+        (repo / "benchmarks/bench_x.py").write_text(self.SUITE)
+        first = commit(repo, 100)
+        commit(repo, 120)
+        ran = []
+
+        def looked(self, point: Point) -> Outcome:
+            ran.append(point)
+            return evaluate(self, point)
+
+        monkeypatch.setattr(Evaluator, "evaluate", looked)
+        return repo, first, ran
+
+    @pytest.mark.parametrize(
+        "arguments, words",
+        [
+            (("cpoy",), "there is no op cpoy; there are copy, move"),
+            (("copy", "--case", "e", "--impl", "i"), "copy has no case e; it has c, d"),
+            (("copy", "--case", "c", "--impl", "j"), "copy has no implementation j; it has i"),
+            (("copy", "--metric", "cycle"), "copy has no metric cycle here; it has bytes_in, cycles, state"),
+            (("copy", "--metric", "device_time"), "copy has no metric device_time here; it has bytes_in, cycles"),
+            ((BENCH.replace("cycles", "cycle"),), "copy has no metric cycle here; it has bytes_in, cycles, state"),
+            (
+                ("bench_y.ModelledCopy.track_cycles",),
+                "there is no benchmark bench_y.ModelledCopy.track_cycles; there",
+            ),
+        ],
+    )
+    def test_with_the_names_there_are(self, suite, capsys, arguments, words):
+        _, first, ran = suite
+        code, out, err = bisect(*arguments, "--good", first, capsys=capsys)
+        assert code == 4 and words in err and not out and not ran
+
+    def test_a_right_one_is_run(self, suite, capsys):
+        _, first, ran = suite
+        assert verdict("--good", first, capsys=capsys)["culprit"]["subject"] == "value 120" and ran
+
+    def test_one_of_stored_results_alone_is_right(self, suite, capsys):
+        repo, first, _ = suite
+        name = "bench_x.ModelledGone.track_cycles"
+        result_file(repo / ".asv/results", first, {name: row([100.0], [["c"], ["i"]])})
+        benchmarks_file(repo / ".asv/results", {name: "cycles"})
+        assert bisect("gone", *ROW, "--good", first, capsys=capsys)[0] == 0
+        _, _, err = bisect("gone", "--case", "x", "--impl", "i", "--good", first, capsys=capsys)
+        assert "gone has no case x; it has c" in err
+
+
 def test_a_dirty_tree_is_refused(repo, capsys):
     first = commit(repo, 100)
     commit(repo, 120)
