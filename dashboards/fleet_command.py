@@ -616,7 +616,11 @@ def summary(given: argparse.Namespace, progress: Progress, finished: fleet.Finis
     states: Counter[str] = Counter()
     unbuilt = []
     wanted = set(progress.project.hashes)
-    for row in records(progress.project.results):
+    latest = {
+        (row.get("commit"), row.get("compiler"), row.get("machine")): row
+        for row in sorted(records(progress.project.results), key=lambda row: str(row.get("at", "")).zfill(16))
+    }  # a commit that was measured again counts once
+    for row in latest.values():
         if row.get("commit") in wanted:
             states.update({k: v for k, v in (row.get("states") or {}).items() if isinstance(v, int)})
             if row.get("outcome") == "build failed":

@@ -498,6 +498,24 @@ def test_status_of_a_fleet_that_was_killed(project, tmp_path, capsys, monkeypatc
     assert found["waiting"] == said["waiting"] + 1
 
 
+def test_the_summary_has_the_last_record_of_each_task(project, tmp_path, capsys, monkeypatch):
+    folder, hashes = project
+    row = {"commit": hashes[3], "compiler": "1.2.0", "machine": MACHINE, "seconds": 1.0}
+    rows = [
+        {**row, "outcome": "done", "states": {"ok": 5}, "at": 2000},
+        {**row, "outcome": "build failed", "states": {"build failed": 1}, "reason": "no compiler", "at": 900},
+        {**row, "compiler": "1.1.0", "outcome": "done", "states": {"ok": 2}, "at": 10},
+    ]
+    place = folder / f".asv/results/fleet/{hashes[3]}.jsonl"
+    place.parent.mkdir(parents=True)
+    place.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    for one in hashes:
+        results_of(folder, one, 100)
+    assert fleet_run(monkeypatch, Fake(tmp_path, hashes), "--compiler", "1.2.0") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["states"] == {"ok": 7} and found["build_failed"] == []
+
+
 def test_status_counts_what_is_under_way_and_loses_none(project, tmp_path, capsys, monkeypatch):
     folder, hashes = project
     seen = []
