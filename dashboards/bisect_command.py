@@ -122,6 +122,8 @@ def checked(given: argparse.Namespace) -> Setup:
     """The setup, or the sentence that says what is wrong with it."""
     if not 0 < given.error <= 0.2:
         raise EvaluateError(f"--error is a probability up to 0.2, not {given.error}")
+    if not given.timeout > 0:
+        raise EvaluateError(f"--timeout is a number of seconds above zero, not {given.timeout}")
     if given.max_runs < 2:
         raise EvaluateError("--max-runs: at least the two ends have to be run")
     if not given.config.is_file():
@@ -189,7 +191,9 @@ def _compilers(text: str | None, target: Target) -> tuple[str, ...]:
 
 def target_of(given: argparse.Namespace) -> tuple[Target, bool]:
     """The target, and whether its metric was named."""
-    name = given.benchmark.partition("(")[0]
+    name, _, row = given.benchmark.partition("(")
+    if row:
+        _take_row(given, row)
     suite, _, method = name.rpartition(".")
     metric = given.metric or ""
     if suite and method.startswith(("track_", "time_", "mem_", "peakmem_")):
@@ -200,6 +204,17 @@ def target_of(given: argparse.Namespace) -> tuple[Target, bool]:
     kind = "Measured" if metric in MEASURED else "Modelled"
     camel = kind + "".join(part.capitalize() for part in name.split("_"))
     return Target(camel, metric or "cycles", given.case, given.impl), bool(metric)
+
+
+def _take_row(given: argparse.Namespace, row: str) -> None:
+    """Case and implementation from a title as `check` and asv write it: `track_cycles(ragged, derived)`."""
+    parts = [unquote(one.strip()) for one in row.removesuffix(")").split(",")]
+    if len(parts) != 2:
+        raise EvaluateError(f"{given.benchmark!r}: expected (case, implementation) behind the name")
+    for option, part in zip(("case", "impl"), parts):
+        if getattr(given, option) not in ("", part):
+            raise EvaluateError(f"--{option} {getattr(given, option)} and {given.benchmark!r} name two of them")
+        setattr(given, option, part)
 
 
 @dataclass(frozen=True)
@@ -242,7 +257,7 @@ def search(setup: Setup, folder: Path, work: Path) -> dict[str, Any]:
             f"no commit between {setup.good[:10]} and {setup.bad[:10]} changes the kernels: "
             "there is no change between them"
         )
-    first = one_search(setup, folder, work, line)
+    first = contained_search(setup, folder, work, line)
     searched = [first]
     if setup.given.into_merge:
         while len(searched) <= DEEPEST_MERGE:
@@ -250,7 +265,7 @@ def search(setup: Setup, folder: Path, work: Path) -> dict[str, Any]:
             if inner is None:
                 break
             try:
-                searched.append(one_search(replace(setup, target=first.target), folder, work, inner))
+                searched.append(contained_search(replace(setup, target=first.target), folder, work, inner))
             except EvaluateError as error:
                 searched[-1].words += f" The merged branch could not be searched: {error}"
                 break
@@ -272,6 +287,34 @@ def _merged_line(setup: Setup, one: Searched) -> Line | None:
         return None
     line = Line(repository.line_between(setup.repo, base, above[1], setup.paths))
     return line if line.last else None
+
+
+def contained_search(setup: Setup, folder: Path, work: Path, line: Line) -> Searched:
+    """`one_search`; where it blames a commit beside good, which lacks what good has, only those that contain it.
+
+    Good may lie on a branch that was merged later: what that branch mended is missing in commits beside it, and
+    looks as if they had broken it.  They are to blame only where the merge is as bad as they are.
+    """
+    found = one_search(setup, folder, work, line)
+    steps = _steps(found.found)
+    if not steps:
+        return found
+    good = line.first(0).hash
+    inside = repository.descendants(setup.repo, good, line.groups[-1][-1].hash)
+    groups = [[one for one in group if one.hash in inside] for group in line.groups[1:]]
+    if groups[steps[0].first_bad - 1] or not any(groups):
+        return found
+    kept = Line([line.groups[0], *filter(None, groups)])
+    again = one_search(replace(setup, target=found.target), folder, work, kept)
+    steps = _steps(again.found)
+    if steps and steps[0].last_good == 0:
+        return found
+    again.words += (
+        f" Commits before {kept.first(1).hash[:10]} do not contain the good end, which is on another branch: "
+        "they were left out."
+    )
+    again.surveyed += found.surveyed + found.oracle.count
+    return again
 
 
 def one_search(setup: Setup, folder: Path, work: Path, line: Line) -> Searched:

@@ -134,8 +134,14 @@ class Project:
 def checked(given: argparse.Namespace) -> Project:
     """The project, or the sentence that says what is wrong with it."""
     config = _config(given)
-    if given.newest < 0 or given.cores <= 0 or (given.slots is not None and given.slots < 1):
-        raise EvaluateError("--newest, --cores and --slots are numbers above zero")
+    if (
+        given.newest < 0
+        or not (given.cores > 0 and given.timeout > 0)
+        or (given.slots is not None and given.slots < 1)
+    ):
+        raise EvaluateError("--cores, --timeout and --slots are numbers above zero, --newest one from zero up")
+    if not (given.patience >= 0 and given.min_free >= 0):
+        raise EvaluateError("--patience and --min-free are numbers from zero up")
     top = repository.git(config.parent, "rev-parse", "--show-toplevel").rstrip("\n")
     repo = Path(top).resolve()
     if repository.is_shallow(repo):

@@ -295,6 +295,69 @@ def test_follows_first_parents_and_goes_into_a_merge_on_request(repo, capsys):
     assert inside["culprit"]["hash"] == culprit and inside["through_merges"] == [merge]
 
 
+class TestAGoodEndOnABranchThatWasMerged:
+    """Commits beside it on the line do not have what it has."""
+
+    def branch(self, repo, main: list[object], side: list[object], merged: object) -> tuple[str, list[str], str]:
+        """The branch's tip, the commits of main beside it, and the merge."""
+        commit(repo, 100, "start")
+        git(repo, "checkout", "-q", "-b", "side")
+        tip = [commit(repo, one, f"side {at}") for at, one in enumerate(side)][-1]
+        git(repo, "checkout", "-q", "main")
+        beside = [commit(repo, one, f"beside {at}") for at, one in enumerate(main)]
+        git(repo, "merge", "-q", "--no-ff", "--no-commit", "-s", "ours", "side")
+        return tip, beside, commit(repo, merged, "merge side")
+
+    def test_what_it_mended_is_not_blamed_on_those_that_lack_it(self, repo, capsys):
+        good, beside, _ = self.branch(repo, [100, 100, 100], [80], 80)
+        commit(repo, 80, "quiet")
+        culprit = commit(repo, 100, "slow again")
+        commit(repo, 100, "quiet again")
+        found = verdict("--good", good, capsys=capsys)
+        assert found["culprit"]["hash"] == culprit and found["ending"] == "step"
+        assert "do not contain the good end" in found["words"] and good not in beside
+
+    def test_what_came_beside_it_is(self, repo, capsys):
+        good, beside, _ = self.branch(repo, [100, 130, 130], [100], 130)
+        commit(repo, 130, "quiet")
+        found = verdict("--good", good, capsys=capsys)
+        assert found["culprit"]["hash"] == beside[1]
+
+    def test_the_merge_itself_is(self, repo, capsys):
+        good, _, merge = self.branch(repo, [100, 100], [100], 130)
+        assert verdict("--good", good, capsys=capsys)["culprit"]["hash"] == merge
+
+    def test_no_commit_beside_it_shares_its_kernels(self, repo):
+        (repo / "kernels").mkdir()
+        start = commit(repo, 1, path="kernels/a.py")
+        git(repo, "checkout", "-q", "-b", "side")
+        good = commit(repo, 2, path="kernels/a.py")
+        git(repo, "checkout", "-q", "main")
+        beside = commit(repo, 0, path="notes")
+        git(repo, "merge", "-q", "--no-ff", "-m", "merge", "side")
+        merge = git(repo, "rev-parse", "HEAD")
+        after = commit(repo, 1, path="notes")
+        groups = line_between(repo, good, "HEAD", ["kernels"])
+        assert [[one.hash for one in group] for group in groups] == [[good], [beside], [merge, after]]
+        groups = line_between(repo, start, "HEAD", ["kernels"])
+        assert [[one.hash for one in group] for group in groups] == [[start, beside], [merge, after]]
+
+
+def test_the_row_of_a_title_is_taken(repo, capsys):
+    first = commit(repo, 100)
+    commit(repo, 120)
+    for title in (f"{BENCH}(c, i)", f"{BENCH}('c', 'i')"):
+        code, out, err = bisect(title, "--good", first, "--json", capsys=capsys)
+        assert code == 0, err
+        assert [json.loads(out)[name] for name in ("case", "impl")] == ["c", "i"]
+    for arguments, words in (
+        ((f"{BENCH}(c, i)", "--case", "d"), "name two of them"),
+        ((f"{BENCH}(c)",), "expected (case, implementation)"),
+    ):
+        code, _, err = bisect(*arguments, "--good", first, capsys=capsys)
+        assert code == 4 and words in err
+
+
 def test_a_merge_that_is_slow_by_itself_is_the_culprit(repo, capsys):
     first = commit(repo, 100)
     git(repo, "checkout", "-q", "-b", "side")
@@ -392,6 +455,8 @@ def bad_inputs(repo: Path) -> dict[str, tuple[tuple[str, ...], str]]:
         "state did not change": (("--good", first, "--bad", second, "--metric", "state"), "no change between"),
         "unknown compiler": (("--good", first, "--bad", second, "--compiler", "9.9"), "not here"),
         "probability": (("--good", first, "--error", "2"), "probability"),
+        "no time": (("--good", first, "--timeout", "0"), "--timeout"),
+        "no number of seconds": (("--good", first, "--timeout", "nan"), "--timeout"),
         "no runs": (("--good", first, "--max-runs", "1"), "--max-runs"),
         "no configuration": (("--good", first, "--config", "none.json"), "no none.json here"),
         "equal numbers": (("--good", second, "--bad", same), ""),

@@ -467,6 +467,9 @@ def test_bad_input_gets_a_sentence_and_exit_code_4(project, capsys, monkeypatch)
         (["run", "--address", "127.0.0.1:1", *every], "no Ray cluster at 127.0.0.1:1", 4),
         (["run", "--address", "ray://127.0.0.1:1", *every], "no Ray cluster at ray://127.0.0.1:1", 4),
         (["run", "--cores", "0", *every], "above zero", 4),
+        (["plan", "--timeout", "0", *every], "above zero", 4),
+        (["plan", "--timeout", "nan", *every], "above zero", 4),
+        (["plan", "--min-free", "-1", *every], "from zero up", 4),
         (["status"], "no fleet has run", 3),
         (["plan", "--paths", "nothing"], "no commit in that range", 3),
     ):
