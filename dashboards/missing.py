@@ -56,7 +56,7 @@ def asked(config: str, *, ops: Sequence[str], bench: Sequence[str], cases: str) 
         environment["ASCEND_PERF_CASES"] = cases
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "benchmarks.json")
-        benches = os.path.abspath(settings.benchmark_dir)
+        benches = str(Path(config).resolve().parent / settings.benchmark_dir)
         command = [sys.executable, runner.BENCHMARK_RUN_SCRIPT, "discover", benches, str(out)]
         done = subprocess.run(
             command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False
