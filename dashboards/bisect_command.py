@@ -20,6 +20,7 @@ from dashboards.asv_config import settings_of
 from dashboards.bisect import Counted, Found, Grid, Outcome, Point, Step
 from dashboards.evaluate import (
     LATE_SECONDS,
+    NO_BENCHMARK,
     EvaluateError,
     Evaluator,
     Journal,
@@ -336,6 +337,20 @@ def one_search(setup: Setup, folder: Path, work: Path, line: Line) -> Searched:
     stored = (lambda _: None) if noisy else evaluator.stored
     journal = Journal(folder / f"{_key(setup, line)}.jsonl", evaluator.evaluate, stored, points)
     oracle = Counted(journal.evaluate, journal.stored, setup.given.max_runs)
+    try:
+        searched = _searched(setup, line, evaluator, target, oracle)
+    except EvaluateError:
+        # an answer: asked again after a remedy, it is looked for anew
+        journal.close()
+        raise
+    journal.close()
+    return replace(searched, resumed=journal.resumed, surveyed=surveyed)
+
+
+def _searched(setup: Setup, line: Line, evaluator: Evaluator, target: Target, oracle: Counted) -> Searched:
+    """The search itself, between the ends of a line."""
+    noisy = setup.noisy
+    ends_at = Point(0, 0), Point(line.last, len(setup.compilers) - 1)
     ends = oracle.exact(ends_at[0]), oracle.exact(ends_at[1])
     target, words = _readable(setup, target, ends, line)
     evaluator.target = target
@@ -361,8 +376,7 @@ def one_search(setup: Setup, folder: Path, work: Path, line: Line) -> Searched:
     if unjudged and isinstance(found, Found):
         found = bisect.unjudged_line(found, line.last)
         words = _unjudged_words(setup, line, oracle, found, ends)
-    journal.close()
-    return Searched(line, target, found, oracle, ends, journal.resumed, words, surveyed)
+    return Searched(line, target, found, oracle, ends, 0, words, 0)
 
 
 def refuse_unknown(setup: Setup, evaluator: Evaluator) -> None:
@@ -431,6 +445,7 @@ def _key(setup: Setup, line: Line) -> str:
     head = repository.resolve(setup.repo, "HEAD")
     parts = [
         asdict(setup.target), setup.given.cases, line.hashes, setup.compilers, setup.given.error, head,
+        setup.given.timeout,
         {name: version for name, version in toolchain_versions().items()},
     ]  # fmt: skip
     return "search-" + hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
@@ -555,6 +570,7 @@ def _absent(setup: Setup, line: Line, at: int, end: Outcome) -> str:
     return (
         f"the {which} end {line.first(at).hash[:10]} has no benchmark {setup.target.suite}"
         + (f" with {rest}" if rest else "")
+        + (f": {end.reason}" if end.reason and not end.reason.startswith(NO_BENCHMARK) else "")
         + "; if it was renamed in between, search on the side that has this name"
     )
 

@@ -30,9 +30,10 @@ from dashboards.bisect import Outcome, Point
 from dashboards.guarded import VARIABLE, end_processes, marked
 from dashboards.repository import git
 from dashboards.results import NO_REASON, History, load
-from dashboards.series import BUILD_FAILED, COMPILERS, CRASHED, NOT_RUN, OK, Series
+from dashboards.series import ABSENT, BUILD_FAILED, COMPILERS, CRASHED, NOT_RUN, OK, Series
 
 BUILD_SIGNS = ("specimen: ", "build failed", "could not install", "failed to install")
+NO_BENCHMARK = "this commit has no benchmark"
 LATE = "no end after {:.0f} s"  # reason of what --timeout ended, which says nothing about the commit
 LATE_SECONDS = re.compile(r"no end after (\d+) s\Z")
 TRACEBACK_END = re.compile(r"^\s*((?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Warning)\b.*)$")
@@ -226,7 +227,8 @@ class Evaluator:
         if late:
             outcome = Outcome(CRASHED, reason=LATE.format(self.timeout))
         elif outcome is None:
-            outcome = Outcome(NOT_RUN, reason=f"this commit has no benchmark {self.target.suite}: {why(log)}")
+            said = reason_of(history, commit, self.target)
+            outcome = Outcome(NOT_RUN, reason=said or f"{NO_BENCHMARK} {self.target.suite}: {why(log)}")
         elif outcome.state == CRASHED and outcome.reason in ("", NO_REASON):
             built = not any(sign in log.lower() for sign in BUILD_SIGNS)
             outcome = replace(outcome, state=CRASHED if built else BUILD_FAILED, reason=why(log))
@@ -337,6 +339,14 @@ def outcome_of(
         state=state, value=value, code=history.code_hash(row, at), reason=detail.reason,
         findings=detail.findings, facts=facts,
     )  # fmt: skip
+
+
+def reason_of(history: History, commit: str, target: Target) -> str:
+    """Why a target was not run at a commit, where the suite says so; that it is not there needs no words."""
+    at = history.column(commit)
+    rows = [row for row, one in enumerate(history.series) if target.suits(one)] if at is not None else []
+    said = (history.detail(row, at).reason for row in rows if at is not None)
+    return next((one for one in said if one and one not in (ABSENT, NO_REASON)), "")
 
 
 def why(log: str) -> str:

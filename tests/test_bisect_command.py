@@ -20,10 +20,11 @@ from ascend_model import toolchain
 from dashboards import cli
 from dashboards.bisect import Outcome, Point
 from dashboards.bisect_command import _evidence_lines
-from dashboards.evaluate import LATE, Evaluator, Journal, Target, why
+from dashboards.evaluate import LATE, NO_BENCHMARK, Evaluator, Journal, Target, reason_of, why
 from dashboards.host_environment import toolchain_versions
 from dashboards.repository import line_between
-from dashboards.series import COMPILERS
+from dashboards.results import load
+from dashboards.series import ABSENT, COMPILERS, NOT_RUN
 
 ROOT = Path(__file__).parent.parent
 BENCH = "bench_x.ModelledCopy.track_cycles"
@@ -472,6 +473,44 @@ def test_bad_input_gets_a_sentence_and_exit_code_4(repo, capsys):
         else:
             assert "NOT REPRODUCED" in out, (name, out)
         assert not list((repo / ".asv").rglob("work-*")), name
+
+
+def test_why_an_end_has_no_benchmark_is_said_where_the_suite_says_so(tmp_path):
+    name, commits = "bench_x.ModelledCopy", ["a" * 40, "b" * 40, "c" * 40]
+    for one, reason in zip(commits, ("this commit has no ops/copy.py", ABSENT, "")):
+        result_file(tmp_path, one, {f"{name}.track_cycles": row([float("nan")], [["c"], ["i"]])})
+        states_file(tmp_path, one, [state_line(one, "c", "i", "not run", suite=name, reason=reason)])
+    history = load(tmp_path, cache=None)
+    said = [reason_of(history, one, Target("ModelledCopy", "cycles")) for one in [*commits, "d" * 40]]
+    assert said == ["this commit has no ops/copy.py", "", "", ""]
+
+
+def test_an_end_without_a_benchmark_is_refused_with_the_reason(repo, capsys, monkeypatch):
+    first = commit(repo, "absent")
+    commit(repo, 120)
+    for reason, words in (
+        ("it has no ops/copy.py", ": it has no ops/copy.py; if"),
+        (NO_BENCHMARK, "copy with c, i; if"),
+    ):
+        monkeypatch.setattr(Evaluator, "evaluate", lambda self, point, said=reason: Outcome(NOT_RUN, reason=said))
+        code, _, err = bisect("copy", *ROW, "--good", first, capsys=capsys)
+        assert code == 4 and words.lower() in err.lower()
+
+
+def test_a_refused_search_is_made_anew_when_it_is_asked_again(repo, capsys, monkeypatch):
+    """Its reason may have been a full disk, or too little time."""
+    first = commit(repo, 100)
+    culprit = commit(repo, 120)
+
+    def broken(self, point: Point) -> Outcome:
+        return Outcome("crashed or timed out", reason="No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(Evaluator, "evaluate", broken)
+        code, _, err = bisect(BENCH, *ROW, "--good", first, capsys=capsys)
+    assert code == 4 and "No space left" in err
+    assert sorted(path.name for path in (repo / ".asv/results-bisect").iterdir()) == ["lock"]
+    assert verdict("--good", first, capsys=capsys)["culprit"]["hash"] == culprit
 
 
 def test_a_name_that_is_no_benchmark(repo, capsys):
