@@ -235,6 +235,18 @@ def exact_line(oracle: Counted, line: Sequence[Point], read: Read = number) -> F
     return found if len(steps) == 1 else replace(found, ending=SEVERAL)
 
 
+def unjudged_line(found: Found, last: int) -> Found:
+    """What a search for the last point that is ok says where nothing is known of the points behind that one, the
+    bad end among them: any may have made it bad.  `found` comes from `exact_line` with states."""
+    low = max((step.last_good for step in found.steps if step.after == 1.0), default=0)
+    between = {at for step in found.steps for at in (step.first_bad, *step.between)} | set(found.skipped)
+    step = Step(
+        low, last, 0.0, 1.0, math.inf, math.inf, math.inf, tuple(at for at in sorted(between) if low < at < last)
+    )  # fmt: skip
+    ending = found.ending if found.ending == NO_BUDGET else STEP if step.exact else UNDECIDED
+    return replace(found, ending=ending, steps=(step,))
+
+
 def exact_grid(oracle: Counted, commits: int, compilers: int, read: Read = number) -> Grid:
     """Attribution over `commits` x `compilers` steps, with the culprit on each axis."""
     corners: dict[tuple[int, int], float | None] = {}

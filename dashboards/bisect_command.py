@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import json
 import math
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dashboards import bisect, repository
+from dashboards import bisect, missing, repository
 from dashboards.asv_config import settings_of
 from dashboards.bisect import Counted, Found, Grid, Outcome, Point, Step
 from dashboards.evaluate import (
+    LATE_SECONDS,
+    NO_BENCHMARK,
     EvaluateError,
     Evaluator,
     Journal,
@@ -29,7 +32,7 @@ from dashboards.evaluate import (
 from dashboards.guarded import stopped_by_sigterm
 from dashboards.repository import Commit, RepositoryError
 from dashboards.results import ResultsError, load
-from dashboards.series import BUILD_FAILED, NOT_RUN, OK, STATE_CODE, direction_of, worse
+from dashboards.series import BUILD_FAILED, CRASHED, NOT_RUN, OK, STATE_CODE, Series, direction_of, unquote, worse
 from dashboards.specimen import paths_of
 from dashboards.text import change, figures, plain
 
@@ -39,7 +42,7 @@ DEEPEST_MERGE = 5
 BLAMING = (bisect.STEP, bisect.SEVERAL)
 # A sentence of an explanation, a finding or a reason is shown whole up to this; its remedy comes last.
 SENTENCE = 2000
-MOST_SENTENCES, MOST_FINDINGS = 12, 3
+MOST_SENTENCES, MOST_FINDINGS, MOST_NAMES = 12, 3, 40
 
 EXAMPLES = """examples:
   ascend-perf bisect bench_token_pool.ModelledAssignReqToTokenPool.track_cycles --good v1 --bad HEAD
@@ -120,6 +123,8 @@ def checked(given: argparse.Namespace) -> Setup:
     """The setup, or the sentence that says what is wrong with it."""
     if not 0 < given.error <= 0.2:
         raise EvaluateError(f"--error is a probability up to 0.2, not {given.error}")
+    if not given.timeout > 0:
+        raise EvaluateError(f"--timeout is a number of seconds above zero, not {given.timeout}")
     if given.max_runs < 2:
         raise EvaluateError("--max-runs: at least the two ends have to be run")
     if not given.config.is_file():
@@ -187,7 +192,9 @@ def _compilers(text: str | None, target: Target) -> tuple[str, ...]:
 
 def target_of(given: argparse.Namespace) -> tuple[Target, bool]:
     """The target, and whether its metric was named."""
-    name = given.benchmark.partition("(")[0]
+    name, _, row = given.benchmark.partition("(")
+    if row:
+        _take_row(given, row)
     suite, _, method = name.rpartition(".")
     metric = given.metric or ""
     if suite and method.startswith(("track_", "time_", "mem_", "peakmem_")):
@@ -198,6 +205,17 @@ def target_of(given: argparse.Namespace) -> tuple[Target, bool]:
     kind = "Measured" if metric in MEASURED else "Modelled"
     camel = kind + "".join(part.capitalize() for part in name.split("_"))
     return Target(camel, metric or "cycles", given.case, given.impl), bool(metric)
+
+
+def _take_row(given: argparse.Namespace, row: str) -> None:
+    """Case and implementation from a title as `check` and asv write it: `track_cycles(ragged, derived)`."""
+    parts = [unquote(one.strip()) for one in row.removesuffix(")").split(",")]
+    if len(parts) != 2:
+        raise EvaluateError(f"{given.benchmark!r}: expected (case, implementation) behind the name")
+    for option, part in zip(("case", "impl"), parts):
+        if getattr(given, option) not in ("", part):
+            raise EvaluateError(f"--{option} {getattr(given, option)} and {given.benchmark!r} name two of them")
+        setattr(given, option, part)
 
 
 @dataclass(frozen=True)
@@ -240,7 +258,7 @@ def search(setup: Setup, folder: Path, work: Path) -> dict[str, Any]:
             f"no commit between {setup.good[:10]} and {setup.bad[:10]} changes the kernels: "
             "there is no change between them"
         )
-    first = one_search(setup, folder, work, line)
+    first = contained_search(setup, folder, work, line)
     searched = [first]
     if setup.given.into_merge:
         while len(searched) <= DEEPEST_MERGE:
@@ -248,7 +266,7 @@ def search(setup: Setup, folder: Path, work: Path) -> dict[str, Any]:
             if inner is None:
                 break
             try:
-                searched.append(one_search(replace(setup, target=first.target), folder, work, inner))
+                searched.append(contained_search(replace(setup, target=first.target), folder, work, inner))
             except EvaluateError as error:
                 searched[-1].words += f" The merged branch could not be searched: {error}"
                 break
@@ -272,6 +290,34 @@ def _merged_line(setup: Setup, one: Searched) -> Line | None:
     return line if line.last else None
 
 
+def contained_search(setup: Setup, folder: Path, work: Path, line: Line) -> Searched:
+    """`one_search`; where it blames a commit beside good, which lacks what good has, only those that contain it.
+
+    Good may lie on a branch that was merged later: what that branch mended is missing in commits beside it, and
+    looks as if they had broken it.  They are to blame only where the merge is as bad as they are.
+    """
+    found = one_search(setup, folder, work, line)
+    steps = _steps(found.found)
+    if not steps:
+        return found
+    good = line.first(0).hash
+    inside = repository.descendants(setup.repo, good, line.groups[-1][-1].hash)
+    groups = [[one for one in group if one.hash in inside] for group in line.groups[1:]]
+    if groups[steps[0].first_bad - 1] or not any(groups):
+        return found
+    kept = Line([line.groups[0], *filter(None, groups)])
+    again = one_search(replace(setup, target=found.target), folder, work, kept)
+    steps = _steps(again.found)
+    if steps and steps[0].last_good == 0:
+        return found
+    again.words += (
+        f" Commits before {kept.first(1).hash[:10]} do not contain the good end, which is on another branch: "
+        "they were left out."
+    )
+    again.surveyed += found.surveyed + found.oracle.count
+    return again
+
+
 def one_search(setup: Setup, folder: Path, work: Path, line: Line) -> Searched:
     """One line of commits, and all compilers, searched for the setup's target."""
     target = setup.target
@@ -280,6 +326,7 @@ def one_search(setup: Setup, folder: Path, work: Path, line: Line) -> Searched:
         setup.repo, setup.config, setup.results, work, line.hashes, setup.compilers, target,
         timeout=setup.given.timeout, cases=setup.given.cases, progress=progress,
     )  # fmt: skip
+    refuse_unknown(setup, evaluator)
     noisy = setup.noisy
     ends_at = Point(0, 0), Point(line.last, len(setup.compilers) - 1)
     surveyed = 0
@@ -290,9 +337,29 @@ def one_search(setup: Setup, folder: Path, work: Path, line: Line) -> Searched:
     stored = (lambda _: None) if noisy else evaluator.stored
     journal = Journal(folder / f"{_key(setup, line)}.jsonl", evaluator.evaluate, stored, points)
     oracle = Counted(journal.evaluate, journal.stored, setup.given.max_runs)
+    try:
+        searched = _searched(setup, line, evaluator, target, oracle)
+    except EvaluateError:
+        # an answer: asked again after a remedy, it is looked for anew
+        journal.close()
+        raise
+    journal.close()
+    return replace(searched, resumed=journal.resumed, surveyed=surveyed)
+
+
+def _searched(setup: Setup, line: Line, evaluator: Evaluator, target: Target, oracle: Counted) -> Searched:
+    """The search itself, between the ends of a line."""
+    noisy = setup.noisy
+    ends_at = Point(0, 0), Point(line.last, len(setup.compilers) - 1)
     ends = oracle.exact(ends_at[0]), oracle.exact(ends_at[1])
     target, words = _readable(setup, target, ends, line)
     evaluator.target = target
+    unjudged = target.metric == "state" and _unjudged(setup, ends)
+    if unjudged and len(setup.compilers) > 1:
+        state = f"`{ends[1].state}`: {ends[1].reason}"
+        raise EvaluateError(
+            f"bad {line.first(line.last).hash[:10]} could not be judged, it is {state}; search with one compiler"
+        )
     read: bisect.Read = bisect.number
     if target.metric == "state":
         read, noisy = bisect.state_reader(ends[0].state, ends[1].state), False
@@ -306,8 +373,55 @@ def one_search(setup: Setup, folder: Path, work: Path, line: Line) -> Searched:
         )
     else:
         found = bisect.noisy_line(oracle, whole, error=error) if noisy else bisect.exact_line(oracle, whole, read)
-    journal.close()
-    return Searched(line, target, found, oracle, ends, journal.resumed, words, surveyed)
+    if unjudged and isinstance(found, Found):
+        found = bisect.unjudged_line(found, line.last)
+        words = _unjudged_words(setup, line, oracle, found, ends)
+    return Searched(line, target, found, oracle, ends, 0, words, 0)
+
+
+def refuse_unknown(setup: Setup, evaluator: Evaluator) -> None:
+    """EvaluateError with the names there are where neither today's suite nor any result has what is asked for."""
+    rows = evaluator.names()
+    if any(setup.target.suits(one) and setup.target.metric in ("state", one.metric) for one in rows):
+        return
+    asked = missing.asked(str(setup.repo / setup.config), ops=(), bench=(), cases="everything")
+    for name, (axes, _, _) in (asked or {}).items():
+        for key in itertools.product(*axes):
+            bare = tuple(unquote(one) for one in key)
+            rows.add(replace(Series.named(name), params=bare, param_names=("case", "impl")[: len(bare)]))
+    words = unknown(setup.target, rows, setup.given.benchmark)
+    # where nothing is known at all, asv says why
+    if rows and words:
+        raise EvaluateError(words)
+
+
+def unknown(target: Target, rows: Collection[Series], name: str) -> str:
+    """What of a target none of `rows` has, with what they have; empty where one has all of it."""
+    op = Series.of_suite(target.suite).op
+    suites = [one for one in rows if replace(target, case="", impl="").suits(one)]
+    alike = [one for one in rows if one.op == op and one.of_kernel]
+    if not suites and (not alike or "." in target.suite):
+        whole = {one.benchmark for one in rows} if "." in name else {one.op for one in rows}
+        return f"there is no {'benchmark' if '.' in name else 'op'} {name}; there are {_listed(whole)}"
+    if not suites or target.metric not in {"state", *(one.metric for one in suites)}:
+        metrics = {one.metric for one in suites or alike}
+        return f"{op} has no metric {target.metric} here; it has {_listed({'state', *metrics})}"
+    for what, wanted, there in (
+        ("case", target.case, {one.case for one in suites}),
+        ("implementation", target.impl, {one.impl for one in suites}),
+    ):
+        if wanted and wanted not in there:
+            return f"{op} has no {what} {wanted}; it has {_listed(there)}"
+    if not any(target.suits(one) for one in suites):
+        return f"{op} has no implementation {target.impl} of case {target.case}"
+    return ""
+
+
+def _listed(names: Collection[str]) -> str:
+    """Names for people, the first ones of many."""
+    shown = sorted(names)
+    more = f" and {len(shown) - MOST_NAMES} more" if len(shown) > MOST_NAMES else ""
+    return ", ".join(shown[:MOST_NAMES]) + more
 
 
 class _Progress:
@@ -331,6 +445,7 @@ def _key(setup: Setup, line: Line) -> str:
     head = repository.resolve(setup.repo, "HEAD")
     parts = [
         asdict(setup.target), setup.given.cases, line.hashes, setup.compilers, setup.given.error, head,
+        setup.given.timeout,
         {name: version for name, version in toolchain_versions().items()},
     ]  # fmt: skip
     return "search-" + hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
@@ -400,6 +515,31 @@ def _readable(setup: Setup, target: Target, ends: tuple[Outcome, Outcome], line:
     return target, ""
 
 
+def _unjudged(setup: Setup, ends: tuple[Outcome, Outcome]) -> bool:
+    """Whether nothing is known of the bad end: it crashed where something else was asked, or was given no time."""
+    good, bad = ends
+    asked_for = setup.chosen and setup.target.metric == "state"
+    late = LATE_SECONDS.match(bad.reason) is not None
+    return good.state == OK and bad.state == CRASHED and (late or not asked_for)
+
+
+def _unjudged_words(setup: Setup, line: Line, oracle: Counted, found: Found, ends: tuple[Outcome, Outcome]) -> str:
+    """Why no commit is blamed, and what is known of the last one that could be judged."""
+    assert found.main is not None
+    low = found.main.last_good
+    name, first = line.groups[low][-1].hash[:10], line.first(low + 1).hash[:10]
+    words = f"The bad end could not be judged, it is `{ends[1].state}`"
+    if not found.main.exact:
+        words += f", and {first} neither: the culprit is one of the commits that could not be judged"
+    words += f"; {name} is the last one that could."
+    known = oracle.known.get(Point(low))
+    if not setup.noisy and known is not None and known.value != ends[0].value:
+        words += f" Its {setup.target.metric} already differ from those of the good end: search with --bad {name}."
+    if LATE_SECONDS.match(ends[1].reason):
+        return f"{words} --timeout gives them more time."
+    return f"{words} --metric state finds what made it so."
+
+
 def _remedy(setup: Setup, target: Target, ends: tuple[Outcome, Outcome]) -> str:
     """Which search would find something, where an end has no number."""
     good, bad = ends
@@ -430,6 +570,7 @@ def _absent(setup: Setup, line: Line, at: int, end: Outcome) -> str:
     return (
         f"the {which} end {line.first(at).hash[:10]} has no benchmark {setup.target.suite}"
         + (f" with {rest}" if rest else "")
+        + (f": {end.reason}" if end.reason and not end.reason.startswith(NO_BENCHMARK) else "")
         + "; if it was renamed in between, search on the side that has this name"
     )
 

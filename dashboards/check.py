@@ -833,7 +833,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument("--head", default="HEAD", help="commit to check (default HEAD)")
     parser.add_argument("--base", help="commit to compare with; without it, the history before the head")
-    parser.add_argument("--results", type=Path, default=Path(".asv/results"), help="asv results folder")
+    parser.add_argument(
+        "--results", type=Path, help="asv results folder (default: that of the configuration, else .asv/results)"
+    )
     parser.add_argument("--repo", type=Path, default=Path("."), help="git repository of the commits")
     parser.add_argument("--format", choices=FORMATS, default="text")
     parser.add_argument("--output", type=Path, help="write the report there instead of to standard output")
@@ -892,8 +894,8 @@ def _checked(args: argparse.Namespace) -> Report:
     base = resolve(args.repo, args.base) if args.base else None
     if base == head:
         raise CheckError("base and head are the same commit")
-    history = load(args.results, args.repo, head=head, base=base, cache=not args.no_cache)
     config = args.config or args.repo / "asv.conf.json"
+    history = load(args.results or _results_of(config), args.repo, head=head, base=base, cache=not args.no_cache)
     other = stand_in(history, args.repo, config, head)
     measured = head
     if other and base:
@@ -914,6 +916,13 @@ def _checked(args: argparse.Namespace) -> Report:
         rerun = asv_rerun(config.resolve())
         report = confirm(report, rerun, args.confirm, thresholds=thresholds, require_all=args.require_all)
     return report
+
+
+def _results_of(config: Path) -> Path:
+    """The results folder that a configuration names, `.asv/results` where there is none."""
+    from dashboards.run import results_folder
+
+    return results_folder(str(config)) if config.is_file() else Path(".asv/results")
 
 
 def stand_in(history: History, repo: Path, config: Path, head: str) -> str | None:

@@ -15,12 +15,14 @@ from typing import Any
 from dashboards.check import CheckError, parse_thresholds
 from dashboards.detect import HISTORY_CONFIDENCE, ChangePoint, change_points, newest_alert
 from dashboards.events import jumps_of
-from dashboards.repository import RepositoryError
+from dashboards.repository import Commit, RepositoryError, exists, git
 from dashboards.results import ResultsError, load
 from dashboards.text import plain
 
 USAGE = 4
 MAX_BYTES = 64 << 20
+# Commits of a results folder that are looked for in the repository around it.
+SOME = 20
 
 
 EXAMPLES = """examples:
@@ -35,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument("file", help="JSON list of numbers, CSV file, or asv results folder; - for standard input")
     parser.add_argument("--column", help="column of a CSV file: its name, or its number from 1")
-    parser.add_argument("--direction", choices=("lower", "higher"), default="lower", help="which is better")
+    parser.add_argument("--direction", choices=("lower", "higher"), help="which is better (default: lower)")
     parser.add_argument("--deterministic", action="store_true", help="no noise: every difference is a change")
     parser.add_argument(
         "--threshold",
@@ -46,7 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--confidence", type=float, help=f"least probability, {HISTORY_CONFIDENCE} by default")
     parser.add_argument("--newest", action="store_true", help="only the regression that the newest points show")
-    parser.add_argument("--repo", type=Path, help="git repository that gives asv results their order")
+    parser.add_argument(
+        "--repo",
+        type=Path,
+        help="git repository that gives asv results their order (default: the one around them)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -55,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
         thresholds = parse_thresholds(args.threshold)
         path = Path(args.file)
         if args.file != "-" and path.is_dir():
+            _only_of_values(args)
             found: Any = _of_results(path, args.repo, thresholds)
         else:
             found = _of_values(_read(args.file, args.column), args, thresholds)
@@ -73,7 +80,7 @@ class DetectError(Exception):
 def _of_values(values: Sequence[float | None], args: argparse.Namespace, thresholds: dict[str, float]) -> Any:
     options: dict[str, Any] = {
         "deterministic": args.deterministic,
-        "direction": args.direction,
+        "direction": args.direction or "lower",
         "threshold": thresholds.get("*"),
     }
     if args.confidence is not None:
@@ -86,8 +93,31 @@ def _of_values(values: Sequence[float | None], args: argparse.Namespace, thresho
     return [_plain_row(one) for one in change_points(values, **options)]
 
 
+def _only_of_values(args: argparse.Namespace) -> None:
+    """DetectError for an option that asv results, which say themselves what they are, have no use for."""
+    for name in ("column", "direction", "deterministic", "confidence", "newest"):
+        if getattr(args, name) not in (None, False):
+            raise DetectError(f"--{name} goes with a file of values, not with a folder of results")
+
+
+def _around(folder: Path, commits: Sequence[Commit]) -> Path | None:
+    """The repository that a results folder lies in, where that has any of its commits."""
+    try:
+        top = Path(git(folder, "rev-parse", "--show-toplevel").rstrip("\n"))
+    except RepositoryError:
+        return None
+    return top if exists(top, [one.hash for one in commits[-SOME:]]) else None
+
+
 def _of_results(folder: Path, repo: Path | None, thresholds: dict[str, float]) -> Any:
     history = load(folder, repo)
+    if repo is None:
+        around = _around(folder, history.commits)
+        if around is not None:
+            history = load(folder, around)
+        elif history.commits:
+            words = "the commits are in the order of their dates; --repo gives them that of a repository"
+            print(f"ascend-perf detect: note: {words}", file=sys.stderr)
     for problem in history.problems:
         print(f"ascend-perf detect: {plain(problem.path)}: {plain(problem.reason)}", file=sys.stderr)
     return [

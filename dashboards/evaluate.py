@@ -30,9 +30,12 @@ from dashboards.bisect import Outcome, Point
 from dashboards.guarded import VARIABLE, end_processes, marked
 from dashboards.repository import git
 from dashboards.results import NO_REASON, History, load
-from dashboards.series import BUILD_FAILED, COMPILERS, CRASHED, NOT_RUN, OK, Series
+from dashboards.series import ABSENT, BUILD_FAILED, COMPILERS, CRASHED, NOT_RUN, OK, Series
 
 BUILD_SIGNS = ("specimen: ", "build failed", "could not install", "failed to install")
+NO_BENCHMARK = "this commit has no benchmark"
+LATE = "no end after {:.0f} s"  # reason of what --timeout ended, which says nothing about the commit
+LATE_SECONDS = re.compile(r"no end after (\d+) s\Z")
 TRACEBACK_END = re.compile(r"^\s*((?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Warning)\b.*)$")
 
 
@@ -163,6 +166,9 @@ class Evaluator:
         for history in self._histories():
             for commit in self.commits[point.commit]:
                 found = outcome_of(history, commit, self.target, self.versions(point), sure=True)
+                late = LATE_SECONDS.match(found.reason) if found is not None else None
+                if late and int(late[1]) < round(self.timeout):
+                    continue  # it has more time now
                 if found is not None:
                     return replace(found, stored=True)
         return None
@@ -188,6 +194,10 @@ class Evaluator:
                 if found and len(kept) == len(found):
                     return {key: outcome for key, outcome in kept.items() if roles[key] != "twin"}
         return {}
+
+    def names(self) -> set[Series]:
+        """Every series that results are stored of, here or of earlier searches."""
+        return {one for history in self._histories() for one in history.series}
 
     def _histories(self) -> list[History]:
         if self._loaded is None:
@@ -215,9 +225,10 @@ class Evaluator:
         history = load(scratch, cache=None)
         outcome = outcome_of(history, commit, self.target, self.versions(point))
         if late:
-            outcome = Outcome(CRASHED, reason=f"no end after {self.timeout:.0f} s")
+            outcome = Outcome(CRASHED, reason=LATE.format(self.timeout))
         elif outcome is None:
-            outcome = Outcome(NOT_RUN, reason=f"this commit has no benchmark {self.target.suite}: {why(log)}")
+            said = reason_of(history, commit, self.target)
+            outcome = Outcome(NOT_RUN, reason=said or f"{NO_BENCHMARK} {self.target.suite}: {why(log)}")
         elif outcome.state == CRASHED and outcome.reason in ("", NO_REASON):
             built = not any(sign in log.lower() for sign in BUILD_SIGNS)
             outcome = replace(outcome, state=CRASHED if built else BUILD_FAILED, reason=why(log))
@@ -328,6 +339,14 @@ def outcome_of(
         state=state, value=value, code=history.code_hash(row, at), reason=detail.reason,
         findings=detail.findings, facts=facts,
     )  # fmt: skip
+
+
+def reason_of(history: History, commit: str, target: Target) -> str:
+    """Why a target was not run at a commit, where the suite says so; that it is not there needs no words."""
+    at = history.column(commit)
+    rows = [row for row, one in enumerate(history.series) if target.suits(one)] if at is not None else []
+    said = (history.detail(row, at).reason for row in rows if at is not None)
+    return next((one for one in said if one and one not in (ABSENT, NO_REASON)), "")
 
 
 def why(log: str) -> str:

@@ -17,8 +17,10 @@ import numpy as np
 
 from dashboards.events import IMPROVEMENT, REGRESSION, STATE, find_events
 from dashboards.results import History
-from dashboards.series import COMPILERS, NOT_RUN, STATE_CODE
+from dashboards.series import COMPILERS, NOT_RUN, STATE_CODE, Environment, Series
 
+# What the names of machines without a device begin with.
+MODELLED = "modelled-"
 COMPILER = "ascendnpu-ir"
 ASSUMED_SECONDS = 60.0
 ATTEMPTS = 3
@@ -56,19 +58,33 @@ class Cost:
 def measured(history: History, versions: Mapping[str, str]) -> set[Task]:
     """Tasks with results.  `versions` are those that decide a modelled number; other ones do not count."""
     found: dict[tuple[str, str], np.ndarray] = {}
-    fixed = {name: one for name, one in versions.items() if name in COMPILERS and name != COMPILER}
     for row, one in enumerate(history.series):
-        given = one.environment.versions
-        if one.machine.startswith("modelled-") and any(given.get(name) != fixed[name] for name in fixed):
+        if not _counts(one, versions):
             continue
         ran = history.state[row] != STATE_CODE[NOT_RUN]
-        key = one.machine, given.get(COMPILER, "")
+        key = one.machine, one.environment.get(COMPILER)
         found[key] = found[key] | ran if key in found else ran
     return {
         Task(history.commits[at].hash, compiler, machine)
         for (machine, compiler), ran in found.items()
         for at in np.flatnonzero(ran)
     }
+
+
+def environments_in(history: History, versions: Mapping[str, str]) -> dict[tuple[str, str], set[Environment]]:
+    """(machine, compiler) -> environments whose results count for it; `versions` as in `measured`."""
+    found: dict[tuple[str, str], set[Environment]] = {}
+    for one in history.series:
+        if _counts(one, versions):
+            found.setdefault((one.machine, one.environment.get(COMPILER)), set()).add(one.environment)
+    return found
+
+
+def _counts(series: Series, versions: Mapping[str, str]) -> bool:
+    """Whether a series is made with today's model and triton-ascend, or is a device's own."""
+    fixed = {name: one for name, one in versions.items() if name in COMPILERS and name != COMPILER}
+    given = series.environment.versions
+    return not series.machine.startswith(MODELLED) or all(given.get(name) == fixed[name] for name in fixed)
 
 
 def suspected(history: History) -> dict[tuple[str, str], set[tuple[str, str]]]:
@@ -334,7 +350,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Event:
-    """What happened at a backend: `joined`, `refused`, `left`, `finished`, `lost`, `note`."""
+    """What happened: `joined`, `refused`, `left`, `finished`, `lost`, `note` at a backend; `started` by us."""
 
     kind: str
     node: str
@@ -431,6 +447,7 @@ class Head:
                 if task is not None:
                     del self.free[slot.name]
                     self.backend.start(slot, task)
+                    self.told(Event("started", slot.node, slot, task))
             if self.dispatcher.busy:
                 break
 

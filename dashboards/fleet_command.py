@@ -19,15 +19,16 @@ from typing import Any
 
 from ascend_model import toolchain
 
-from . import fleet, fleet_cluster, repository, store
+from . import fleet, fleet_cluster, missing, repository, store
 from .asv_config import settings_of
 from .bisect_command import refuse_unsaved
 from .evaluate import EvaluateError, locked
 from .fleet_worker import HIDE_DEVICES, Order, bundle_of
 from .guarded import stopped_by_sigterm
-from .results import ResultsError, load, recorded_seconds
+from .results import History, ResultsError, load, recorded_seconds
 from .results_command import words_of
-from .run import choose, positive
+from .run import choose, positive, states_of
+from .series import Environment
 from .text import plain
 
 EXAMPLES = """examples:
@@ -133,8 +134,14 @@ class Project:
 def checked(given: argparse.Namespace) -> Project:
     """The project, or the sentence that says what is wrong with it."""
     config = _config(given)
-    if given.newest < 0 or given.cores <= 0 or (given.slots is not None and given.slots < 1):
-        raise EvaluateError("--newest, --cores and --slots are numbers above zero")
+    if (
+        given.newest < 0
+        or not (given.cores > 0 and given.timeout > 0)
+        or (given.slots is not None and given.slots < 1)
+    ):
+        raise EvaluateError("--cores, --timeout and --slots are numbers above zero, --newest one from zero up")
+    if not (given.patience >= 0 and given.min_free >= 0):
+        raise EvaluateError("--patience and --min-free are numbers from zero up")
     top = repository.git(config.parent, "rev-parse", "--show-toplevel").rstrip("\n")
     repo = Path(top).resolve()
     if repository.is_shallow(repo):
@@ -191,9 +198,16 @@ def _modelled() -> tuple[str, dict[str, str]]:
 class Progress:
     """What is known, what is missing, in which order."""
 
-    def __init__(self, project: Project, environments: Iterable[tuple[str, str]], dated: bool) -> None:
-        self.project, self.dated = project, dated
+    def __init__(
+        self,
+        project: Project,
+        environments: Iterable[tuple[str, str]],
+        dated: bool,
+        asked: missing.Asked | None = None,
+    ) -> None:
+        self.project, self.dated, self.asked = project, dated, asked
         self.environments = list(environments)
+        self._complete: dict[tuple[Any, ...], bool] = {}
         self.read()
 
     def read(self) -> None:
@@ -204,6 +218,38 @@ class Progress:
             history = load(self.project.results, self.project.repo, head=self.project.commits[-1].hash)
             self.known = fleet.measured(history, self.project.versions)
             self.suspects = fleet.suspected(history)
+            if self.asked is not None:
+                ours = set(self.project.hashes)
+                self.known = {one for one in self.known if one.commit not in ours} | self._whole(history)
+
+    def _whole(self, history: History) -> set[fleet.Task]:
+        """Tasks of which everything that is asked for is there: that a commit has results says nothing."""
+        found = set()
+        for (machine, compiler), some in fleet.environments_in(history, self.project.versions).items():
+            for commit in self.project.hashes:
+                if any(self._has_all(commit, machine, one) for one in some):
+                    found.add(fleet.Task(commit, compiler, machine))
+        return found
+
+    def _has_all(self, commit: str, machine: str, environment: Environment) -> bool:
+        """Whether the result file of a commit lacks nothing; read again only where it changed."""
+        assert self.asked is not None
+        results = self.project.results
+        place = results / machine / f"{commit[:8]}-{environment.name}.json"
+        states = results / "states" / f"{commit}.jsonl"
+        seen = place, _stamp(place), _stamp(states)
+        if seen[1] is None:
+            return False
+        if seen not in self._complete:
+            if machine.startswith(fleet.MODELLED):
+                lines = states_of(results, commit, absent=True)
+                left = missing.missing(
+                    self.asked, place, lines, machine=machine, versions=environment.versions
+                )  # fmt: skip
+                self._complete[seen] = left is None
+            else:
+                self._complete[seen] = missing.has_every_op(self.asked, place)
+        return self._complete[seen]
 
     def order(self, busy: Iterable[fleet.Task] = ()) -> list[tuple[int, fleet.Task]]:
         """(stage, task) of what is missing."""
@@ -222,6 +268,30 @@ class Progress:
         """Suspected steps whose commit is not known yet."""
         wanted = {key: spans for key, spans in self.suspects.items() if key in self.environments}
         return fleet.undated(self.project.hashes, self.known, wanted, self.project.place)
+
+
+def _stamp(place: Path) -> tuple[int, int, int] | None:
+    """What changes with a file; None where there is none."""
+    try:
+        found = place.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def asked_of(given: argparse.Namespace, project: Project) -> missing.Asked | None:
+    """What a task is to measure on a machine without a device, None where the suite cannot be read here."""
+    from asv.util import UserError
+
+    there = {path.name[:8] for path in project.results.glob("*/*.json")}
+    if not (given.ops or given.bench or there & {one[:8] for one in project.hashes}):
+        return None  # nothing is there, so nothing is there in part
+    ops = [one.strip() for one in given.ops.split(",") if one.strip()]
+    try:
+        with _without_devices():
+            return missing.asked(str(given.config), ops=ops, bench=given.bench or (), cases=given.cases)
+    except UserError as error:
+        raise EvaluateError(str(error)) from None
 
 
 def environments_of(given: argparse.Namespace, project: Project) -> list[tuple[str, str]]:
@@ -244,7 +314,7 @@ def records(results: Path) -> list[dict[str, Any]]:
 
 def plan(given: argparse.Namespace, project: Project) -> int:
     """Say what is missing and what it costs."""
-    progress = Progress(project, environments_of(given, project), given.dated)
+    progress = Progress(project, environments_of(given, project), given.dated, asked_of(given, project))
     order = progress.order()
     had = project.results.is_dir()
     cost = fleet.costs(records(project.results) if had else (), recorded_seconds(project.results) if had else ())
@@ -369,7 +439,7 @@ def run_fleet(given: argparse.Namespace, project: Project) -> int:
             store.merge_into([given.store], project.results)
         elif project.results.is_dir():
             store.merge_into([], project.results)  # what a killed run had put there and not shown yet
-        progress = Progress(project, environments_of(given, project), given.dated)
+        progress = Progress(project, environments_of(given, project), given.dated, asked_of(given, project))
         if not progress.order() and given.machine is None and not _devices_wanted(given):
             return summary(given, progress, fleet.Finished(0, {}, {}, ()), store.Report())
         project.beside.mkdir(parents=True, exist_ok=True)
@@ -504,7 +574,8 @@ class Show:
         self.bar.update(self.task, completed=done, total=total, description=words or None)
         if words and (self.plain or event.kind in ("refused", "left", "lost", "note")):
             self.bar.console.print(f"[{done}/{total}] {words}", markup=False, highlight=False)
-        self.write_status("running")
+        # nothing else may happen for as long as a task takes
+        self.write_status("running", force=event.kind == "started")
 
     def _words(self, event: fleet.Event) -> str:
         if event.kind == "finished" and event.task and event.outcome:
@@ -527,7 +598,8 @@ class Show:
         self.since = {task: self.since.get(task, self.written) for task in dispatcher.busy}
         row = {
             "version": 1, "state": state, "address": self.address, "pid": os.getpid(), "started": self.started,
-            "written": self.written, "done": len(dispatcher.done), "waiting": dispatcher.waiting,
+            "written": self.written, "done": len(dispatcher.done),
+            "waiting": dispatcher.waiting + (len(dispatcher.busy) if state != "running" else 0),
             "running": [
                 {"commit": task.commit, "compiler": task.compiler, "machine": task.machine, "slot": slot,
                  "seconds": round(self.written - self.since[task], 1)}
@@ -550,7 +622,11 @@ def summary(given: argparse.Namespace, progress: Progress, finished: fleet.Finis
     states: Counter[str] = Counter()
     unbuilt = []
     wanted = set(progress.project.hashes)
-    for row in records(progress.project.results):
+    latest = {
+        (row.get("commit"), row.get("compiler"), row.get("machine")): row
+        for row in sorted(records(progress.project.results), key=lambda row: str(row.get("at", "")).zfill(16))
+    }  # a commit that was measured again counts once
+    for row in latest.values():
         if row.get("commit") in wanted:
             states.update({k: v for k, v in (row.get("states") or {}).items() if isinstance(v, int)})
             if row.get("outcome") == "build failed":
@@ -602,7 +678,7 @@ def status(given: argparse.Namespace) -> int:
         print("ascend-perf fleet: no fleet has run on these results", file=sys.stderr)
         return NOTHING
     if row["state"] == "running" and not _held(beside / "lock"):
-        row["state"], row["running"] = "ended before its time", []
+        row |= {"state": "ended before its time", "waiting": row["waiting"] + len(row["running"]), "running": []}
     if given.json:
         print(json.dumps(row, indent=1))
         return DONE

@@ -36,11 +36,12 @@ class Part:
 def asked(config: str, *, ops: Sequence[str], bench: Sequence[str], cases: str) -> Asked | None:
     """What today's suite has of what is asked for; None where the suite cannot be read, and asv will say why.
 
-    asv.util.UserError where an op is unknown.
+    asv.util.UserError where an op is unknown, or no benchmark matches.
     """
     from asv import runner
     from asv.benchmarks import Benchmarks
     from asv.config import Config
+    from asv.util import UserError
 
     from .host_environment import left_out
 
@@ -55,7 +56,7 @@ def asked(config: str, *, ops: Sequence[str], bench: Sequence[str], cases: str) 
         environment["ASCEND_PERF_CASES"] = cases
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "benchmarks.json")
-        benches = os.path.abspath(settings.benchmark_dir)
+        benches = str(Path(config).resolve().parent / settings.benchmark_dir)
         command = [sys.executable, runner.BENCHMARK_RUN_SCRIPT, "discover", benches, str(out)]
         done = subprocess.run(
             command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False
@@ -64,6 +65,10 @@ def asked(config: str, *, ops: Sequence[str], bench: Sequence[str], cases: str) 
             return None
         rows = json.loads(out.read_bytes())
     known = Benchmarks(settings, rows, regex=list(bench))
+    if bench and not known:
+        words = " or ".join(map(repr, bench))
+        like = f", such as {min(rows)}" if (rows := known._all_benchmarks) else ""
+        raise UserError(f"no benchmark matches {words}; a pattern is looked for in full names{like}")
     names = known.keys() - left_out(known, ops)
     return {
         name: (known[name]["params"], str(known[name]["version"]), known.benchmark_selection.get(name))
@@ -111,6 +116,13 @@ def missing(
     kinds = {_kind(one) for one in suites}
     ops = tuple(sorted({Series.of_suite(one).op for one in suites}))
     return Part() if suites == every else Part(ops, kinds.pop() if len(kinds) == 1 else "")
+
+
+def has_every_op(wanted: Asked, place: Path) -> bool:
+    """Whether the result file at `place` has anything of every op of `wanted`: all that can be said of a machine
+    whose suites, those of its device, are not known here."""
+    asked_for = {one.op for one in map(Series.named, wanted) if one.of_kernel}
+    return asked_for <= {Series.named(name).op for name in _rows(place) or ()}
 
 
 def unfinished(line: Mapping[str, Any]) -> bool:

@@ -109,8 +109,11 @@ def line_between(repo: str | Path, good: str, bad: str, paths: Sequence[str] = (
         set(git(repo, "rev-list", "--first-parent", bad, "^" + good, "--", *paths).split()) if paths else None
     )
     groups = [[commit_of(repo, good)]]
-    for commit in _commits(text):
-        if touching is None or commit.hash in touching:
+    line = _commits(text)
+    # good may be on a branch that was merged: then the first commit of the line does not come behind it
+    beside = line[:1] if line and parents(repo, line[0].hash)[:1] != [good] else []
+    for commit in line:
+        if touching is None or commit.hash in touching or commit in beside:
             groups.append([commit])
         else:
             groups[-1].append(commit)
@@ -138,6 +141,11 @@ def parents(repo: str | Path, commit: str) -> list[str]:
 def is_ancestor(repo: str | Path, older: str, newer: str) -> bool:
     """Whether `newer` contains `older`."""
     return merge_base(repo, older, newer) == older
+
+
+def descendants(repo: str | Path, older: str, newer: str) -> set[str]:
+    """Commits up to `newer` that contain `older`."""
+    return set(git(repo, "rev-list", "--ancestry-path", newer, "^" + older, "--").split())
 
 
 def merge_base(repo: str | Path, one: str, other: str) -> str:

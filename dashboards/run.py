@@ -138,11 +138,11 @@ def choose(given: argparse.Namespace) -> list[repository.Commit]:
 
 
 def results_folder(config: str) -> Path:
-    """The folder asv writes to, from its configuration."""
+    """The folder asv writes to: its configuration has it as seen from where that lies."""
     from asv.config import Config
 
     settings_of(config)
-    return Path(Config.load(config).results_dir)
+    return Path(os.path.relpath(Path(config).resolve().parent / Config.load(config).results_dir))
 
 
 def measure(given: argparse.Namespace, commits: list[repository.Commit], results: Path) -> int:

@@ -20,8 +20,11 @@ from ascend_model import toolchain
 from dashboards import cli
 from dashboards.bisect import Outcome, Point
 from dashboards.bisect_command import _evidence_lines
-from dashboards.evaluate import Evaluator, Journal, Target, why
+from dashboards.evaluate import LATE, NO_BENCHMARK, Evaluator, Journal, Target, reason_of, why
+from dashboards.host_environment import toolchain_versions
 from dashboards.repository import line_between
+from dashboards.results import load
+from dashboards.series import ABSENT, COMPILERS, NOT_RUN
 
 ROOT = Path(__file__).parent.parent
 BENCH = "bench_x.ModelledCopy.track_cycles"
@@ -181,6 +184,82 @@ class TestAGoodEndThatFails:
         )
 
 
+class TestABadEndThatCouldNotBeJudged:
+    """It crashed or took too long where a number was asked for: whatever did so may have made it slow."""
+
+    CRASHED = "crashed or timed out"
+
+    def test_no_commit_is_blamed_where_all_up_to_it_crash(self, repo, capsys):
+        first = commit(repo, 100)
+        hidden = [commit(repo, self.CRASHED, f"crash {at}") for at in range(6)]
+        found = verdict("--good", first, capsys=capsys, code=3)
+        assert found["ending"] == "cannot be told apart" and found["culprit"] is None
+        [step] = found["steps"]
+        assert (step["last_good"], step["range"]) == (first, hidden)
+        assert {one["state"] for one in step["in_between"]} == {self.CRASHED}
+        code, out, _ = bisect(BENCH, *ROW, "--good", first, capsys=capsys)
+        assert code == 3 and "one of 6 commits up to " + hidden[-1][:10] in out and "culprit: " not in out
+        assert f"{first[:10]} is the last one that could. --metric state finds what made it so." in out
+        # which is another question, and has an answer
+        found = verdict("--good", first, "--metric", "state", capsys=capsys)
+        assert found["culprit"]["hash"] == hidden[0]
+
+    def test_the_range_begins_behind_the_last_one_that_ran(self, repo, capsys):
+        first = commit(repo, 100)
+        right = [commit(repo, 100, f"right {at}") for at in range(5)]
+        hidden = [commit(repo, self.CRASHED, f"crash {at}") for at in range(3)]
+        found = verdict("--good", first, capsys=capsys, code=3)
+        [step] = found["steps"]
+        assert (step["last_good"], step["range"]) == (right[-1], hidden)
+        assert "already differ" not in found["words"]
+
+    def test_a_number_that_changed_before_it_is_said(self, repo, capsys):
+        first, slow = commit(repo, 100), commit(repo, 120)
+        commit(repo, self.CRASHED)
+        commit(repo, self.CRASHED, "again")
+        found = verdict("--good", first, capsys=capsys, code=3)
+        assert f"already differ from those of the good end: search with --bad {slow[:10]}" in found["words"]
+
+    def test_the_only_commit_is_the_culprit(self, repo, capsys):
+        first, last = commit(repo, 100), commit(repo, self.CRASHED)
+        found = verdict("--good", first, capsys=capsys)
+        assert found["culprit"]["hash"] == last and "could not be judged" in found["words"]
+
+    def test_too_little_time_is_no_state_of_a_commit(self, repo, capsys, monkeypatch):
+        def late(self, point: Point) -> Outcome:
+            found = evaluate(self, point)
+            return found if found.state == "ok" else Outcome(found.state, reason=LATE.format(self.timeout))
+
+        monkeypatch.setattr(Evaluator, "evaluate", late)
+        first = commit(repo, 100)
+        hidden = [commit(repo, self.CRASHED, f"late {at}") for at in range(3)]
+        for more in ((), ("--metric", "state")):
+            found = verdict("--good", first, "--timeout", "2", *more, capsys=capsys, code=3)
+            assert found["culprit"] is None and found["steps"][0]["range"] == hidden
+            assert found["words"].endswith("--timeout gives them more time.")
+
+    def test_what_had_too_little_time_is_run_again_with_more(self, repo, capsys):
+        first = commit(repo, 100)
+        slow, last = commit(repo, 120), commit(repo, 120, "quiet")
+        kept = repo / ".asv/results-bisect/results"
+        versions = {name: one for name, one in toolchain_versions().items() if name in COMPILERS}
+        result_file(kept, slow, {BENCH: row([None], [["c"], ["i"]])}, versions=versions)
+        line = state_line(
+            slow,
+            "c",
+            "i",
+            self.CRASHED,
+            suite="bench_x.ModelledCopy",
+            reason="no end after 2 s",
+            versions=versions,
+        )
+        states_file(kept, slow, [line])
+        found = verdict("--good", first, "--bad", last, "--timeout", "2", capsys=capsys)
+        assert found["culprit"] is None and found["steps"][0]["range"] == [slow, last]
+        found = verdict("--good", first, "--bad", last, "--timeout", "9", capsys=capsys)
+        assert found["culprit"]["hash"] == slow
+
+
 def test_sentences_are_shown_whole_and_plain():
     sentence = "The mask " + "is not a bound, so " * 40 + "write `offset < length`\x1b[2J"
     evidence = {
@@ -215,6 +294,69 @@ def test_follows_first_parents_and_goes_into_a_merge_on_request(repo, capsys):
     assert outside["culprit"]["hash"] == merge and outside["through_merges"] == []
     inside = verdict("--good", first, "--into-merge", capsys=capsys)
     assert inside["culprit"]["hash"] == culprit and inside["through_merges"] == [merge]
+
+
+class TestAGoodEndOnABranchThatWasMerged:
+    """Commits beside it on the line do not have what it has."""
+
+    def branch(self, repo, main: list[object], side: list[object], merged: object) -> tuple[str, list[str], str]:
+        """The branch's tip, the commits of main beside it, and the merge."""
+        commit(repo, 100, "start")
+        git(repo, "checkout", "-q", "-b", "side")
+        tip = [commit(repo, one, f"side {at}") for at, one in enumerate(side)][-1]
+        git(repo, "checkout", "-q", "main")
+        beside = [commit(repo, one, f"beside {at}") for at, one in enumerate(main)]
+        git(repo, "merge", "-q", "--no-ff", "--no-commit", "-s", "ours", "side")
+        return tip, beside, commit(repo, merged, "merge side")
+
+    def test_what_it_mended_is_not_blamed_on_those_that_lack_it(self, repo, capsys):
+        good, beside, _ = self.branch(repo, [100, 100, 100], [80], 80)
+        commit(repo, 80, "quiet")
+        culprit = commit(repo, 100, "slow again")
+        commit(repo, 100, "quiet again")
+        found = verdict("--good", good, capsys=capsys)
+        assert found["culprit"]["hash"] == culprit and found["ending"] == "step"
+        assert "do not contain the good end" in found["words"] and good not in beside
+
+    def test_what_came_beside_it_is(self, repo, capsys):
+        good, beside, _ = self.branch(repo, [100, 130, 130], [100], 130)
+        commit(repo, 130, "quiet")
+        found = verdict("--good", good, capsys=capsys)
+        assert found["culprit"]["hash"] == beside[1]
+
+    def test_the_merge_itself_is(self, repo, capsys):
+        good, _, merge = self.branch(repo, [100, 100], [100], 130)
+        assert verdict("--good", good, capsys=capsys)["culprit"]["hash"] == merge
+
+    def test_no_commit_beside_it_shares_its_kernels(self, repo):
+        (repo / "kernels").mkdir()
+        start = commit(repo, 1, path="kernels/a.py")
+        git(repo, "checkout", "-q", "-b", "side")
+        good = commit(repo, 2, path="kernels/a.py")
+        git(repo, "checkout", "-q", "main")
+        beside = commit(repo, 0, path="notes")
+        git(repo, "merge", "-q", "--no-ff", "-m", "merge", "side")
+        merge = git(repo, "rev-parse", "HEAD")
+        after = commit(repo, 1, path="notes")
+        groups = line_between(repo, good, "HEAD", ["kernels"])
+        assert [[one.hash for one in group] for group in groups] == [[good], [beside], [merge, after]]
+        groups = line_between(repo, start, "HEAD", ["kernels"])
+        assert [[one.hash for one in group] for group in groups] == [[start, beside], [merge, after]]
+
+
+def test_the_row_of_a_title_is_taken(repo, capsys):
+    first = commit(repo, 100)
+    commit(repo, 120)
+    for title in (f"{BENCH}(c, i)", f"{BENCH}('c', 'i')"):
+        code, out, err = bisect(title, "--good", first, "--json", capsys=capsys)
+        assert code == 0, err
+        assert [json.loads(out)[name] for name in ("case", "impl")] == ["c", "i"]
+    for arguments, words in (
+        ((f"{BENCH}(c, i)", "--case", "d"), "name two of them"),
+        ((f"{BENCH}(c)",), "expected (case, implementation)"),
+    ):
+        code, _, err = bisect(*arguments, "--good", first, capsys=capsys)
+        assert code == 4 and words in err
 
 
 def test_a_merge_that_is_slow_by_itself_is_the_culprit(repo, capsys):
@@ -314,6 +456,8 @@ def bad_inputs(repo: Path) -> dict[str, tuple[tuple[str, ...], str]]:
         "state did not change": (("--good", first, "--bad", second, "--metric", "state"), "no change between"),
         "unknown compiler": (("--good", first, "--bad", second, "--compiler", "9.9"), "not here"),
         "probability": (("--good", first, "--error", "2"), "probability"),
+        "no time": (("--good", first, "--timeout", "0"), "--timeout"),
+        "no number of seconds": (("--good", first, "--timeout", "nan"), "--timeout"),
         "no runs": (("--good", first, "--max-runs", "1"), "--max-runs"),
         "no configuration": (("--good", first, "--config", "none.json"), "no none.json here"),
         "equal numbers": (("--good", second, "--bad", same), ""),
@@ -331,12 +475,118 @@ def test_bad_input_gets_a_sentence_and_exit_code_4(repo, capsys):
         assert not list((repo / ".asv").rglob("work-*")), name
 
 
+def test_why_an_end_has_no_benchmark_is_said_where_the_suite_says_so(tmp_path):
+    name, commits = "bench_x.ModelledCopy", ["a" * 40, "b" * 40, "c" * 40]
+    for one, reason in zip(commits, ("this commit has no ops/copy.py", ABSENT, "")):
+        result_file(tmp_path, one, {f"{name}.track_cycles": row([float("nan")], [["c"], ["i"]])})
+        states_file(tmp_path, one, [state_line(one, "c", "i", "not run", suite=name, reason=reason)])
+    history = load(tmp_path, cache=None)
+    said = [reason_of(history, one, Target("ModelledCopy", "cycles")) for one in [*commits, "d" * 40]]
+    assert said == ["this commit has no ops/copy.py", "", "", ""]
+
+
+def test_an_end_without_a_benchmark_is_refused_with_the_reason(repo, capsys, monkeypatch):
+    first = commit(repo, "absent")
+    commit(repo, 120)
+    for reason, words in (
+        ("it has no ops/copy.py", ": it has no ops/copy.py; if"),
+        (NO_BENCHMARK, "copy with c, i; if"),
+    ):
+        monkeypatch.setattr(Evaluator, "evaluate", lambda self, point, said=reason: Outcome(NOT_RUN, reason=said))
+        code, _, err = bisect("copy", *ROW, "--good", first, capsys=capsys)
+        assert code == 4 and words.lower() in err.lower()
+
+
+def test_a_refused_search_is_made_anew_when_it_is_asked_again(repo, capsys, monkeypatch):
+    """Its reason may have been a full disk, or too little time."""
+    first = commit(repo, 100)
+    culprit = commit(repo, 120)
+
+    def broken(self, point: Point) -> Outcome:
+        return Outcome("crashed or timed out", reason="No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(Evaluator, "evaluate", broken)
+        code, _, err = bisect(BENCH, *ROW, "--good", first, capsys=capsys)
+    assert code == 4 and "No space left" in err
+    assert sorted(path.name for path in (repo / ".asv/results-bisect").iterdir()) == ["lock"]
+    assert verdict("--good", first, capsys=capsys)["culprit"]["hash"] == culprit
+
+
 def test_a_name_that_is_no_benchmark(repo, capsys):
     first = commit(repo, 100)
     commit(repo, 120)
     for name in ("a b", "../x", "x.y", ""):
         code, _, err = bisect(name, "--good", first, capsys=capsys)
         assert code == 4 and len(err.strip().splitlines()) == 1
+
+
+class TestANameThatIsNone:
+    """Said with the names there are, before anything is run."""
+
+    SUITE = """
+class ModelledCopy:
+    params = (["c", "d"], ["i"])
+    param_names = ("case", "impl")
+
+    def track_cycles(self, case, impl):
+        return 1
+
+    def track_bytes_in(self, case, impl):
+        return 1
+
+
+class ModelledMove(ModelledCopy):
+    pass
+"""
+
+    @pytest.fixture
+    def suite(self, repo, monkeypatch):
+        (repo / "benchmarks/__init__.py").write_text("")
+        (repo / "benchmarks/bench_x.py").write_text(self.SUITE)
+        first = commit(repo, 100)
+        commit(repo, 120)
+        ran = []
+
+        def looked(self, point: Point) -> Outcome:
+            ran.append(point)
+            return evaluate(self, point)
+
+        monkeypatch.setattr(Evaluator, "evaluate", looked)
+        return repo, first, ran
+
+    @pytest.mark.parametrize(
+        "arguments, words",
+        [
+            (("cpoy",), "there is no op cpoy; there are copy, move"),
+            (("copy", "--case", "e", "--impl", "i"), "copy has no case e; it has c, d"),
+            (("copy", "--case", "c", "--impl", "j"), "copy has no implementation j; it has i"),
+            (("copy", "--metric", "cycle"), "copy has no metric cycle here; it has bytes_in, cycles, state"),
+            (("copy", "--metric", "device_time"), "copy has no metric device_time here; it has bytes_in, cycles"),
+            ((BENCH.replace("cycles", "cycle"),), "copy has no metric cycle here; it has bytes_in, cycles, state"),
+            (
+                ("bench_y.ModelledCopy.track_cycles",),
+                "there is no benchmark bench_y.ModelledCopy.track_cycles; there",
+            ),
+        ],
+    )
+    def test_with_the_names_there_are(self, suite, capsys, arguments, words):
+        _, first, ran = suite
+        code, out, err = bisect(*arguments, "--good", first, capsys=capsys)
+        assert code == 4 and words in err and not out and not ran
+
+    def test_a_right_one_is_run(self, suite, capsys):
+        _, first, ran = suite
+        assert verdict("--good", first, capsys=capsys)["culprit"]["subject"] == "value 120" and ran
+
+    def test_one_of_stored_results_alone_is_right(self, suite, capsys):
+        repo, first, _ = suite
+        name = "bench_x.ModelledGone.track_cycles"
+        result_file(repo / ".asv/results", first, {name: row([100.0], [["c"], ["i"]])})
+        benchmarks_file(repo / ".asv/results", {name: "cycles"})
+        assert bisect("gone", *ROW, "--good", first, capsys=capsys)[0] == 0
+        _, _, err = bisect("gone", "--case", "x", "--impl", "i", "--good", first, capsys=capsys)
+        assert "gone has no case x; it has c" in err
 
 
 def test_a_dirty_tree_is_refused(repo, capsys):

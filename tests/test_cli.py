@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from asv_files import MODELLED, benchmarks_file, repository, result_file, row
 
-from dashboards import cli, run
+from dashboards import cli, missing, run
 
 
 def sh(*command: str, folder) -> str:
@@ -308,3 +309,29 @@ def test_a_configuration_that_is_none_is_one_sentence(tmp_path, monkeypatch, cap
     said = capsys.readouterr().err.strip()
     assert "asv.conf.json" in said and ("cannot be read" in said or "no asv configuration" in said)
     assert len(said.splitlines()) == 1
+
+
+def test_a_configuration_of_another_folder_has_its_results_and_its_suite(tmp_path, monkeypatch, capsys):
+    """As asv reads it: seen from where the configuration lies."""
+    repo = tmp_path / "repo"
+    first, second = repository(repo, ["one", "two"])
+    results = repo / "kept/numbers"
+    settings = {"version": 1, "project": "x", "repo": ".", "results_dir": "kept/numbers"}
+    (repo / "asv.conf.json").write_text(json.dumps(settings))
+    (repo / "benchmarks").mkdir()
+    (repo / "benchmarks/__init__.py").write_text("")
+    (repo / "benchmarks/bench_x.py").write_text(
+        "class ModelledCopy:\n    def track_cycles(self):\n        return 1\n"
+    )
+    for one, number in ((first, 100.0), (second, 120.0)):
+        result_file(results, one, {MODELLED: row([number], (("c",), ("i",)))})
+    benchmarks_file(results, {MODELLED: "cycles (modelled)"})
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (repo / "ops").mkdir()
+    for folder, config in ((repo, "asv.conf.json"), (repo / "ops", "../asv.conf.json")):
+        monkeypatch.chdir(folder)
+        assert run.results_folder(config).resolve() == results
+        asked = missing.asked(config, ops=(), bench=(), cases="")
+        assert list(asked) == ["bench_x.ModelledCopy.track_cycles"]
+        assert cli.main(["check", "--base", first, "--head", second, "--config", config]) == 1
+        assert "100 cycles" in capsys.readouterr().out

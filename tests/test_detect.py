@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from asv_files import (
     MODELLED,
     VERSIONS,
     benchmarks_file,
+    repository,
     result_file,
     row,
     state_line,
@@ -430,6 +432,31 @@ def test_command_reads_a_results_folder(tmp_path, capsys):
         (1, H[1], -1.0),
         (2, H[2], None),
     ]
+
+
+def test_command_takes_the_order_of_the_repository_around_a_results_folder(tmp_path, capsys):
+    """Commits of one second, as a rebase makes them, have no order of their own."""
+    repo = tmp_path / "repo"
+    hashes = repository(repo, [f"commit {at}" for at in range(8)])
+    results = repo / ".asv/results"
+    for at, one in enumerate(hashes):
+        result_file(results, one, {MODELLED: row([100.0 if at < 5 else 120.0], (("c",), ("i",)))}, date=1000)
+    benchmarks_file(results, {MODELLED: "cycles (modelled)"})
+    for more in ((), ("--repo", repo)):
+        code, out, err = command(capsys, results, *more)
+        (one,) = json.loads(out)
+        assert code == 0 and [point["commit"] for point in one["change_points"]] == [hashes[5]] and not err
+    # elsewhere there is none, and that is said
+    shutil.copytree(results, tmp_path / "elsewhere")
+    code, _, err = command(capsys, tmp_path / "elsewhere")
+    assert code == 0 and "in the order of their dates; --repo" in err
+
+
+def test_command_refuses_options_that_results_have_no_use_for(tmp_path, capsys):
+    history(tmp_path, [[100.0] * 4, [120.0] * 4])
+    for option in ("--newest", "--deterministic", "--column=x", "--direction=lower", "--confidence=0.9"):
+        code, out, err = command(capsys, tmp_path, option)
+        assert code == 4 and "goes with a file of values" in err and not out, option
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from asv_files import MODELLED, benchmarks_file, git, repository, result_file, row
+from asv_files import MODELLED, benchmarks_file, git, repository, result_file, row, state_line, states_file
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +26,7 @@ from dashboards.fleet_quality import (
     speed_up,
     tasks_of,
 )
+from dashboards.series import ABSENT
 
 TASKS = tasks_of(40)
 
@@ -248,6 +249,89 @@ def test_plan_says_what_is_missing_and_what_it_costs(project, capsys):
     assert "1 suspected steps are not dated" in out
 
 
+class TestACommitMeasuredInPart:
+    """Two ops of one case each, of which a commit may have both, one or none."""
+
+    COPY, MOVE = "bench_x.ModelledCopy.track_cycles", "bench_x.ModelledMove.track_cycles"
+    SUITE = """
+class ModelledCopy:
+    params = (["c"], ["i"])
+    param_names = ("case", "impl")
+
+    def track_cycles(self, case, impl):
+        return 1
+
+    track_cycles.version = "1"
+
+
+class ModelledMove(ModelledCopy):
+    pass
+"""
+
+    @pytest.fixture
+    def suite(self, project):
+        folder, hashes = project
+        (folder / "benchmarks").mkdir()
+        (folder / "benchmarks/__init__.py").write_text("")
+        (folder / "benchmarks/bench_x.py").write_text(self.SUITE)
+        git(folder, "add", "-A")
+        git(folder, "commit", "-q", "-m", "two ops")
+        return folder, [*hashes, git(folder, "rev-parse", "HEAD")]
+
+    def put(self, folder: Path, commit: str, *names: str, machine: str = MACHINE) -> None:
+        versions = {"triton-ascend": "3.2.0", "ascendnpu-ir": "1.2.0", "ascend-model": "7"}
+        rows = {name: row([float("nan") if name.endswith("?") else 5.0], (("c",), ("i",))) for name in names}
+        rows = {name.rstrip("?"): one for name, one in rows.items()}
+        result_file(folder / ".asv/results", commit, rows, machine=machine, versions=versions, name="host-7")
+        benchmarks_file(folder / ".asv/results", dict.fromkeys((self.COPY, self.MOVE), "cycles (modelled)"))
+
+    def missing(self, hashes: list[str], *arguments: str, capsys) -> list[int]:
+        order = plan("--compiler", "1.2.0", "--last", "3", *arguments, capsys=capsys)["order"]
+        return sorted(hashes.index(one["commit"]) for one in order)
+
+    def test_lacks_what_it_was_not_measured_for(self, suite, capsys):
+        folder, hashes = suite
+        self.put(folder, hashes[9], self.COPY)
+        self.put(folder, hashes[10], self.MOVE)
+        self.put(folder, hashes[11], self.COPY, self.MOVE)
+        assert self.missing(hashes, "--ops", "copy", capsys=capsys) == [10]
+        assert self.missing(hashes, "--ops", "move", capsys=capsys) == [9]
+        assert self.missing(hashes, "--bench", "Move", capsys=capsys) == [9]
+        assert self.missing(hashes, capsys=capsys) == [9, 10]
+        # and what came since is seen
+        self.put(folder, hashes[9], self.COPY, self.MOVE)
+        assert self.missing(hashes, capsys=capsys) == [10]
+
+    def test_does_not_lack_an_op_that_it_does_not_have(self, suite, capsys):
+        folder, hashes = suite
+        self.put(folder, hashes[9], self.COPY + "?")
+        assert self.missing(hashes, "--ops", "copy", capsys=capsys) == [9, 10, 11]
+        line = state_line(
+            hashes[9], "c", "i", "not run", suite="bench_x.ModelledCopy", reason=ABSENT, machine=MACHINE,
+            versions={"triton-ascend": "3.2.0", "ascendnpu-ir": "1.2.0", "ascend-model": "7"},
+        )  # fmt: skip
+        states_file(folder / ".asv/results", hashes[9], [line])
+        assert self.missing(hashes, "--ops", "copy", capsys=capsys) == [10, 11]
+
+    def test_on_a_device_an_op_counts_whichever_suite_it_has(self, suite, capsys):
+        folder, hashes = suite
+        for at, op in ((9, "Copy"), (10, "Move")):
+            self.put(folder, hashes[at], f"bench_x.Measured{op}.track_device_time", machine="npu-1")
+        arguments = ("--machine", "npu-1", "--ops", "copy")
+        assert self.missing(hashes, *arguments, capsys=capsys) == [10, 11]
+
+    def test_names_that_are_none_are_said(self, suite, capsys):
+        folder, hashes = suite
+        self.put(folder, hashes[9], self.COPY)
+        for arguments, words in (
+            (("--ops", "cpoy"), "no op is named cpoy; there are copy, move"),
+            (("--bench", "Cpoy"), "no benchmark matches 'Cpoy'"),
+        ):
+            for action in ("plan", "run"):
+                assert cli.main(["fleet", action, "--every-commit", *arguments]) == 4, arguments
+                assert words in capsys.readouterr().err
+
+
 class Fake(Simulated):
     """Simulated machines that hand back files as asv writes them: slower from the eighth commit on."""
 
@@ -383,6 +467,9 @@ def test_bad_input_gets_a_sentence_and_exit_code_4(project, capsys, monkeypatch)
         (["run", "--address", "127.0.0.1:1", *every], "no Ray cluster at 127.0.0.1:1", 4),
         (["run", "--address", "ray://127.0.0.1:1", *every], "no Ray cluster at ray://127.0.0.1:1", 4),
         (["run", "--cores", "0", *every], "above zero", 4),
+        (["plan", "--timeout", "0", *every], "above zero", 4),
+        (["plan", "--timeout", "nan", *every], "above zero", 4),
+        (["plan", "--min-free", "-1", *every], "from zero up", 4),
         (["status"], "no fleet has run", 3),
         (["plan", "--paths", "nothing"], "no commit in that range", 3),
     ):
@@ -411,3 +498,39 @@ def test_status_of_a_fleet_that_was_killed(project, tmp_path, capsys, monkeypatc
     assert cli.main(["fleet", "status", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["state"] == "ended before its time" and found["running"] == []
+    assert found["waiting"] == said["waiting"] + 1
+
+
+def test_the_summary_has_the_last_record_of_each_task(project, tmp_path, capsys, monkeypatch):
+    folder, hashes = project
+    row = {"commit": hashes[3], "compiler": "1.2.0", "machine": MACHINE, "seconds": 1.0}
+    rows = [
+        {**row, "outcome": "done", "states": {"ok": 5}, "at": 2000},
+        {**row, "outcome": "build failed", "states": {"build failed": 1}, "reason": "no compiler", "at": 900},
+        {**row, "compiler": "1.1.0", "outcome": "done", "states": {"ok": 2}, "at": 10},
+    ]
+    place = folder / f".asv/results/fleet/{hashes[3]}.jsonl"
+    place.parent.mkdir(parents=True)
+    place.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    for one in hashes:
+        results_of(folder, one, 100)
+    assert fleet_run(monkeypatch, Fake(tmp_path, hashes), "--compiler", "1.2.0") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["states"] == {"ok": 7} and found["build_failed"] == []
+
+
+def test_status_counts_what_is_under_way_and_loses_none(project, tmp_path, capsys, monkeypatch):
+    folder, hashes = project
+    seen = []
+
+    class Looked(Fake):
+        def poll(self, timeout):
+            seen.append(json.loads((folder / ".asv/results-fleet/status.json").read_text()))
+            return super().poll(timeout)
+
+    assert fleet_run(monkeypatch, Looked(tmp_path, hashes, nodes=2, stop_after=6)) == 130
+    # as soon as a task begins, however little happens after that
+    counts = [(len(one["running"]), one["waiting"] + len(one["running"]) + one["done"]) for one in seen[2:]]
+    assert {under_way for under_way, _ in counts[1:]} == {2} and {total for _, total in counts} == {11}
+    last = json.loads((folder / ".asv/results-fleet/status.json").read_text())
+    assert last["state"] == "stopped" and last["running"] == [] and last["done"] + last["waiting"] == 11
