@@ -32,7 +32,7 @@ from dashboards.evaluate import (
 from dashboards.guarded import stopped_by_sigterm
 from dashboards.repository import Commit, RepositoryError
 from dashboards.results import ResultsError, load
-from dashboards.series import BUILD_FAILED, CRASHED, NOT_RUN, OK, STATE_CODE, Series, direction_of, unquote, worse
+from dashboards.series import BUILD_FAILED, NOT_RUN, OK, STATE_CODE, Series, direction_of, unquote, worse
 from dashboards.specimen import paths_of
 from dashboards.text import change, figures, plain
 
@@ -354,7 +354,7 @@ def _searched(setup: Setup, line: Line, evaluator: Evaluator, target: Target, or
     ends = oracle.exact(ends_at[0]), oracle.exact(ends_at[1])
     target, words = _readable(setup, target, ends, line)
     evaluator.target = target
-    unjudged = target.metric == "state" and _unjudged(setup, ends)
+    unjudged = target.metric == "state" and ends[0].state == OK and LATE_SECONDS.match(ends[1].reason)
     if unjudged and len(setup.compilers) > 1:
         state = f"`{ends[1].state}`: {ends[1].reason}"
         raise EvaluateError(
@@ -376,6 +376,8 @@ def _searched(setup: Setup, line: Line, evaluator: Evaluator, target: Target, or
     if unjudged and isinstance(found, Found):
         found = bisect.unjudged_line(found, line.last)
         words = _unjudged_words(setup, line, oracle, found, ends)
+    elif words and isinstance(found, Found):
+        words += _already_other(setup, line, oracle, found, ends)
     return Searched(line, target, found, oracle, ends, 0, words, 0)
 
 
@@ -515,14 +517,6 @@ def _readable(setup: Setup, target: Target, ends: tuple[Outcome, Outcome], line:
     return target, ""
 
 
-def _unjudged(setup: Setup, ends: tuple[Outcome, Outcome]) -> bool:
-    """Whether nothing is known of the bad end: it crashed where something else was asked, or was given no time."""
-    good, bad = ends
-    asked_for = setup.chosen and setup.target.metric == "state"
-    late = LATE_SECONDS.match(bad.reason) is not None
-    return good.state == OK and bad.state == CRASHED and (late or not asked_for)
-
-
 def _unjudged_words(setup: Setup, line: Line, oracle: Counted, found: Found, ends: tuple[Outcome, Outcome]) -> str:
     """Why no commit is blamed, and what is known of the last one that could be judged."""
     assert found.main is not None
@@ -532,12 +526,18 @@ def _unjudged_words(setup: Setup, line: Line, oracle: Counted, found: Found, end
     if not found.main.exact:
         words += f", and {first} neither: the culprit is one of the commits that could not be judged"
     words += f"; {name} is the last one that could."
+    return f"{words}{_already_other(setup, line, oracle, found, ends)} --timeout gives them more time."
+
+
+def _already_other(setup: Setup, line: Line, oracle: Counted, found: Found, ends: tuple[Outcome, Outcome]) -> str:
+    """That the number asked for changed before the state did, where it did."""
+    low = found.main.last_good if found.main is not None else 0
     known = oracle.known.get(Point(low))
-    if not setup.noisy and known is not None and known.value != ends[0].value:
-        words += f" Its {setup.target.metric} already differ from those of the good end: search with --bad {name}."
-    if LATE_SECONDS.match(ends[1].reason):
-        return f"{words} --timeout gives them more time."
-    return f"{words} --metric state finds what made it so."
+    if setup.noisy or setup.target.metric == "state" or known is None or known.value == ends[0].value:
+        return ""
+    name = line.groups[low][-1].hash[:10]
+    what = setup.target.metric
+    return f" The {what} of {name} already differ from those of the good end: search with --bad {name}."
 
 
 def _remedy(setup: Setup, target: Target, ends: tuple[Outcome, Outcome]) -> str:

@@ -184,59 +184,61 @@ class TestAGoodEndThatFails:
         )
 
 
-class TestABadEndThatCouldNotBeJudged:
-    """It crashed or took too long where a number was asked for: whatever did so may have made it slow."""
-
+class TestABadEndWithoutANumber:
     CRASHED = "crashed or timed out"
 
-    def test_no_commit_is_blamed_where_all_up_to_it_crash(self, repo, capsys):
+    @pytest.fixture
+    def late(self, monkeypatch):
+        def ended(self, point: Point) -> Outcome:
+            found = evaluate(self, point)
+            return found if found.state == "ok" else Outcome(found.state, reason=LATE.format(self.timeout))
+
+        monkeypatch.setattr(Evaluator, "evaluate", ended)
+
+    def test_the_first_commit_that_crashes_is_found(self, repo, capsys):
         first = commit(repo, 100)
         hidden = [commit(repo, self.CRASHED, f"crash {at}") for at in range(6)]
-        found = verdict("--good", first, capsys=capsys, code=3)
-        assert found["ending"] == "cannot be told apart" and found["culprit"] is None
-        [step] = found["steps"]
-        assert (step["last_good"], step["range"]) == (first, hidden)
-        assert {one["state"] for one in step["in_between"]} == {self.CRASHED}
-        code, out, _ = bisect(BENCH, *ROW, "--good", first, capsys=capsys)
-        assert code == 3 and "one of 6 commits up to " + hidden[-1][:10] in out and "culprit: " not in out
-        assert f"{first[:10]} is the last one that could. --metric state finds what made it so." in out
-        # which is another question, and has an answer
-        found = verdict("--good", first, "--metric", "state", capsys=capsys)
-        assert found["culprit"]["hash"] == hidden[0]
+        for more in ((), ("--metric", "state")):
+            found = verdict("--good", first, *more, capsys=capsys)
+            assert found["culprit"]["hash"] == hidden[0] and "already differ" not in found["words"]
 
-    def test_the_range_begins_behind_the_last_one_that_ran(self, repo, capsys):
+    @pytest.mark.parametrize("timed", [False, True])
+    def test_a_number_that_changed_before_is_said(self, timed, repo, capsys, request):
+        if timed:
+            request.getfixturevalue("late")
+        first, slow = commit(repo, 100), commit(repo, 120)
+        commit(repo, self.CRASHED)
+        commit(repo, self.CRASHED, "again")
+        found = verdict("--good", first, capsys=capsys, code=3 if timed else 0)
+        assert f"{slow[:10]} already differ from those of the good end: search with --bad" in found["words"]
+
+    def test_no_commit_is_blamed_where_all_up_to_it_time_out(self, repo, capsys, late):
+        first = commit(repo, 100)
+        hidden = [commit(repo, self.CRASHED, f"late {at}") for at in range(6)]
+        for more in ((), ("--metric", "state")):
+            found = verdict("--good", first, "--timeout", "2", *more, capsys=capsys, code=3)
+            assert found["ending"] == "cannot be told apart" and found["culprit"] is None
+            [step] = found["steps"]
+            assert (step["last_good"], step["range"]) == (first, hidden)
+            assert {one["state"] for one in step["in_between"]} == {self.CRASHED}
+            assert found["words"].endswith("--timeout gives them more time.")
+        code, out, _ = bisect(BENCH, *ROW, "--good", first, "--timeout", "2", capsys=capsys)
+        assert code == 3 and "one of 6 commits up to " + hidden[-1][:10] in out and "culprit: " not in out
+        assert f"{first[:10]} is the last one that could." in out
+
+    def test_the_range_begins_behind_the_last_one_that_ran(self, repo, capsys, late):
         first = commit(repo, 100)
         right = [commit(repo, 100, f"right {at}") for at in range(5)]
-        hidden = [commit(repo, self.CRASHED, f"crash {at}") for at in range(3)]
+        hidden = [commit(repo, self.CRASHED, f"late {at}") for at in range(3)]
         found = verdict("--good", first, capsys=capsys, code=3)
         [step] = found["steps"]
         assert (step["last_good"], step["range"]) == (right[-1], hidden)
         assert "already differ" not in found["words"]
 
-    def test_a_number_that_changed_before_it_is_said(self, repo, capsys):
-        first, slow = commit(repo, 100), commit(repo, 120)
-        commit(repo, self.CRASHED)
-        commit(repo, self.CRASHED, "again")
-        found = verdict("--good", first, capsys=capsys, code=3)
-        assert f"already differ from those of the good end: search with --bad {slow[:10]}" in found["words"]
-
-    def test_the_only_commit_is_the_culprit(self, repo, capsys):
+    def test_the_only_commit_is_the_culprit(self, repo, capsys, late):
         first, last = commit(repo, 100), commit(repo, self.CRASHED)
         found = verdict("--good", first, capsys=capsys)
         assert found["culprit"]["hash"] == last and "could not be judged" in found["words"]
-
-    def test_too_little_time_is_no_state_of_a_commit(self, repo, capsys, monkeypatch):
-        def late(self, point: Point) -> Outcome:
-            found = evaluate(self, point)
-            return found if found.state == "ok" else Outcome(found.state, reason=LATE.format(self.timeout))
-
-        monkeypatch.setattr(Evaluator, "evaluate", late)
-        first = commit(repo, 100)
-        hidden = [commit(repo, self.CRASHED, f"late {at}") for at in range(3)]
-        for more in ((), ("--metric", "state")):
-            found = verdict("--good", first, "--timeout", "2", *more, capsys=capsys, code=3)
-            assert found["culprit"] is None and found["steps"][0]["range"] == hidden
-            assert found["words"].endswith("--timeout gives them more time.")
 
     def test_what_had_too_little_time_is_run_again_with_more(self, repo, capsys):
         first = commit(repo, 100)
