@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from . import toolchain
+from .lower import known_target
 from .source import escaped, line_of, unescaped
 
 OK = "ok"
@@ -125,9 +126,10 @@ def compile_kernel(
     options:   launch options triton-ascend knows (multibuffer, ...)
     timeout:   seconds each of the two stages may take
 
-    Raises TypeError for an argument it cannot describe and ToolchainError when the compiler is missing; every
-    failure of the compilation itself is a status.
+    Raises TypeError for an argument it cannot describe, ValueError for a target that is not in `lower.TARGETS` and
+    ToolchainError when the compiler is missing; every failure of the compilation itself is a status.
     """
+    known_target(target)
     version = compiler or toolchain.default_version()
     toolchain.compiler_bin(version)
     args, constants = completed(kernel, args, constants or {})
