@@ -139,7 +139,9 @@ def compile_kernel(
     request["cache"] = str(toolchain.cache_dir() / "lowered") if cache else ""
     answer = WORKER.ask(request, timeout)
     if "error" in answer:
-        words = _first_words(_telling(shorten_paths(answer["message"], request["path"])))
+        text = shorten_paths(answer["message"], request["path"])
+        # the worker puts what triton refused first itself
+        words = _first_words(text if answer["error"] == "frontend error" else _telling(text))
         return dataclasses.replace(made, status=answer["error"], message=words)
     linalg = portable_locations(answer["linalg"], request["path"])
     flags = [f"--target={target}", *FLAGS]

@@ -20,8 +20,8 @@ from ascend_model.metrics import static_counts
 from ascend_model.patterns import Trait, changes
 from ascend_model.source import line_of, mask_at, shortened, turned
 from dashboards import cli
+from tests import explain_kernels, model_kernels
 from tests import explain_table as table
-from tests import model_kernels
 
 pytestmark = pytest.mark.compiler
 
@@ -206,6 +206,49 @@ def test_advice_does_not_contradict_itself():
     said = explain(table.normed("norm_rolled"), table.normed("norm_one_element"))
     assert said.sentences[0].startswith("The scalar pipe takes single values out of the unified buffer")
     assert not any(one.startswith("Less of") for one in said.sentences)
+
+
+SMALL = {"x": torch.zeros(64, dtype=torch.int64), "out": torch.zeros(64, dtype=torch.int64)}
+
+
+@pytest.mark.parametrize(("op", "word"), [("+", "sum"), ("-", "difference"), ("<<", "shift"), (">>", "shift")])
+def test_int64_lanes_that_become_scalar_code_are_named(op, word):
+    """Three accesses or two an element, where int32 has none: so the advice to keep lanes in int32 holds."""
+    wide, narrow = (
+        compile_kernel(explain_kernels.lanes, SMALL, {"OP": op, "NARROW": narrow, "BLOCK": 64})
+        for narrow in (False, True)
+    )
+    assert static_counts(wide.generic)["scalar"] >= 2 and static_counts(narrow.generic)["scalar"] == 0
+    assert [one.kind for one in advise(wide)] == ["wide integers"]
+    assert advise(wide)[0].sentence.startswith(f"The {word} of vectors of i64 became scalar code")
+    assert advise(narrow) == ()
+
+
+def test_atomic_accesses_by_lanes_say_what_to_write():
+    args = {"x": torch.zeros(64, dtype=torch.int32), "out": torch.zeros(8, dtype=torch.int32)}
+    lanes = compile_kernel(explain_kernels.count_lanes, args, {"BINS": 8, "BLOCK": 64})
+    first, *more = advise(lanes)
+    assert first.kind == "element by element" and not more
+    assert first.sentence.startswith("The atomic add to `out` became single elements, 64 to a tile: ")
+    assert "tl.arange(0, BINS)" in first.sentence
+    binned = compile_kernel(explain_kernels.count_bins, args, {"BINS": 8, "BLOCK": 64})
+    assert advise(binned) == ()
+    assert explain(binned, lanes).cause == "element by element"
+    cycles = {}
+    for kernel in (explain_kernels.count_lanes, explain_kernels.count_bins):
+        given = {"x": torch.arange(64, dtype=torch.int32) % 5, "out": torch.zeros(8, dtype=torch.int32)}
+        cycles[kernel] = ascend_model.simulate(kernel, 1, given, {"BINS": 8, "BLOCK": 64}).cycles
+        assert given["out"].tolist() == [13, 13, 13, 13, 12, 0, 0, 0]
+    assert cycles[explain_kernels.count_bins] < cycles[explain_kernels.count_lanes] / 5
+
+
+def test_a_scalar_load_is_to_be_moved_out_of_a_loop_only_where_it_can_be():
+    args = {"index": torch.zeros(8, dtype=torch.int32), "x": torch.zeros(8, 64), "out": torch.zeros(64), "n": 8}
+    fixed, moving = (
+        compile_kernel(explain_kernels.bag, args, {"BLOCK": 64, "FIXED": one}) for one in (True, False)
+    )
+    assert any("`index` is read as a scalar" in one.sentence for one in advise(fixed))
+    assert not any("`index`" in one.sentence for one in advise(moving))
 
 
 def test_a_sum_that_is_only_stored_may_stay_a_vector():

@@ -160,7 +160,10 @@ def _op(given: argparse.Namespace, compilers: Sequence[str]) -> int:
 
 def launch_of(given: argparse.Namespace, what: str, against: bool = False) -> Launch:
     """A fresh launch of one side: its tensors are the same at every call."""
-    constants = [*given.const, *(given.against_const if against else [])]
+    constants = list(given.const)
+    if against:
+        own = {text.partition("=")[0] for text in given.against_const}
+        constants = [*(text for text in constants if text.partition("=")[0] not in own), *given.against_const]
     grid = (given.against_grid if against else None) or given.grid
     others = [one for one in (given.what, getattr(given, "against", None)) if one and one != what]
     return file_launch(what, given.arg, constants, grid, given.seed, others)
@@ -260,7 +263,7 @@ def _said(group: Sequence[Form], comparisons: Sequence[Comparison]) -> Iterator[
         of = f" of {plain(head, 60)}" if len(group) > 1 else ""
         if form.done.findings or form.done.notes or form.done.status != "ok":
             yield ""
-        if form.done.status != "ok" and not form.done.findings:
+        if form.stopped:
             yield f"{form.done.status}{of}: {_first(form.done.message)}"
         for finding in form.done.findings:
             yield f"hazard{of}: {plain(str(finding), 400)}"
