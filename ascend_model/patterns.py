@@ -616,14 +616,15 @@ class _Linalg:
 
     def calls_and_math(self) -> Iterator[Trait]:
         for node in self.function.nodes("func.call"):
-            found = re.search(r"@triton_(cumsum|cumprod|sort|associative_scan|\w*scan\w*)", node.text)
-            if found:
-                shape = node.tensor
+            found = re.search(r"@triton_(cumsum|cumprod)", node.text)
+            shape = node.tensor
+            if found and shape and not _along_lanes(node, len(shape[0])):
                 yield self.trait(
-                    "scan", found[1], _count(shape[0]) if shape else 1,
+                    "scan", found[1], _count(shape[0]),
                     f"`tl.{found[1]}` became a loop of the scalar pipe", f"`tl.{found[1]}` of a vector",
-                    "the compiler has no vector form of it",
-                    "use a masked sum over a triangle, or sums of tiles", node,
+                    "the compiler has no vector form of it along the last axis",
+                    f"put several rows, or one row folded, into a tile and go along its first axis: "
+                    f"tl.trans(tl.{found[1]}(tl.trans(tile), 0))", node,
                 )  # fmt: skip
         slow = [n for n in self.function.nodes() if n.op.startswith("math.") and n.short in SLOW_MATH]
         for name in sorted({n.short for n in slow}):
@@ -788,6 +789,12 @@ class _Linalg:
                 "scalar address in i64", "i64", len(wide), "positions in a loop are computed in int64",
                 "scalar arithmetic in int64 inside a loop", at=wide[0],
             )  # fmt: skip
+
+
+def _along_lanes(scan: Node, rank: int) -> bool:
+    """Whether a scan goes along another axis than the last: each step is one op on the lanes of the others."""
+    axis = re.match(r"arith\.constant (\d+) :", scan.inputs[1].text) if len(scan.inputs) > 1 else None
+    return axis is not None and int(axis[1]) < rank - 1
 
 
 def _varies(access: Access) -> bool:

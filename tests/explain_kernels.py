@@ -440,3 +440,19 @@ def bag(index, x, out, n, BLOCK: tl.constexpr, FIXED: tl.constexpr):
         row = tl.load(index if FIXED else index + i)
         total += tl.load(x + row * BLOCK + c) * i
     tl.store(out + c, total)
+
+
+@triton.jit
+def scan_tile(x, out, PROD: tl.constexpr, AXIS: tl.constexpr, TURNED: tl.constexpr, REVERSE: tl.constexpr):
+    at = tl.arange(0, 16)[:, None] * 32 + tl.arange(0, 32)[None, :]
+    v = tl.load(x + at)
+    if TURNED:
+        v = tl.trans(v)
+    along: tl.constexpr = 1 - AXIS if TURNED else AXIS
+    if PROD:
+        v = tl.cumprod(v, along, reverse=REVERSE)
+    else:
+        v = tl.cumsum(v, along, reverse=REVERSE)
+    if TURNED:
+        v = tl.trans(v)
+    tl.store(out + at, v)

@@ -208,14 +208,14 @@ def test_advice_does_not_contradict_itself():
     assert not any(one.startswith("Less of") for one in said.sentences)
 
 
-SMALL = {"x": torch.zeros(64, dtype=torch.int64), "out": torch.zeros(64, dtype=torch.int64)}
+LANES = {"x": torch.zeros(64, dtype=torch.int64), "out": torch.zeros(64, dtype=torch.int64)}
 
 
 @pytest.mark.parametrize(("op", "word"), [("+", "sum"), ("-", "difference"), ("<<", "shift"), (">>", "shift")])
 def test_int64_lanes_that_become_scalar_code_are_named(op, word):
     """Three accesses or two an element, where int32 has none: so the advice to keep lanes in int32 holds."""
     wide, narrow = (
-        compile_kernel(explain_kernels.lanes, SMALL, {"OP": op, "NARROW": narrow, "BLOCK": 64})
+        compile_kernel(explain_kernels.lanes, LANES, {"OP": op, "NARROW": narrow, "BLOCK": 64})
         for narrow in (False, True)
     )
     assert static_counts(wide.generic)["scalar"] >= 2 and static_counts(narrow.generic)["scalar"] == 0
@@ -240,6 +240,32 @@ def test_atomic_accesses_by_lanes_say_what_to_write():
         cycles[kernel] = ascend_model.simulate(kernel, 1, given, {"BINS": 8, "BLOCK": 64}).cycles
         assert given["out"].tolist() == [13, 13, 13, 13, 12, 0, 0, 0]
     assert cycles[explain_kernels.count_bins] < cycles[explain_kernels.count_lanes] / 5
+
+
+@pytest.mark.parametrize("name", ["cumsum", "cumprod"])
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_scan_along_the_last_axis_is_slow_and_the_advice_mends_it(name, backwards):
+    x = torch.rand(16, 32, generator=torch.Generator().manual_seed(1)) + 0.5
+
+    def right(axis):
+        wanted = getattr(torch, name)(x.flip(axis) if backwards else x, axis)
+        return wanted.flip(axis) if backwards else wanted
+
+    def scanned(axis, turned=False):
+        out = torch.zeros_like(x)
+        settings = {"PROD": name == "cumprod", "AXIS": axis, "TURNED": turned, "REVERSE": backwards}
+        done = ascend_model.simulate(explain_kernels.scan_tile, 1, {"x": x, "out": out}, settings)
+        assert done.status == "ok" and not done.findings
+        assert torch.allclose(out, right(axis), rtol=1e-5)
+        return done
+
+    last, turned, first = scanned(1), scanned(1, True), scanned(0)
+    [said] = [one for one in advise(last) if one.kind == "scan"]
+    assert f"`tl.{name}` became a loop of the scalar pipe" in said.sentence
+    assert f"tl.trans(tl.{name}(tl.trans(tile), 0))" in said.sentence
+    assert turned.cycles < last.cycles / 5 and turned.counts["scalar_accesses"] == 0
+    assert first.counts["scalar_accesses"] == 0
+    assert not [one for form in (turned, first) for one in advise(form) if one.kind == "scan"]
 
 
 def test_a_scalar_load_is_to_be_moved_out_of_a_loop_only_where_it_can_be():

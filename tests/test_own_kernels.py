@@ -120,20 +120,6 @@ def test_a_launch_that_does_not_end_says_so_beside_its_hazards(file, capsys, tmp
 
 
 @compiler
-@pytest.mark.parametrize(
-    ("extra", "words"),
-    [
-        (["--arg", "n=7"], "--arg n is given twice: 100 and 7"),
-        (["--const", "BLOCK=32"], "--const BLOCK is given twice: 64 and 32"),
-    ],
-)
-def test_an_argument_given_twice_is_a_usage_error(file, extra, words, capsys):
-    for command in (["model"], ["watch", "--once"], ["explain"]):
-        assert cli.main([*command, f"{file}:bound", *GOOD, *extra]) == 4
-        assert words in capsys.readouterr().err
-
-
-@compiler
 def test_forms_that_compute_something_else(file, capsys):
     """Arguments that only one form takes are for that one; the first place that differs is named."""
     what = [f"{file}:tripled", "--against", f"{file}:bound", *GOOD, "--arg", "factor=3.0"]

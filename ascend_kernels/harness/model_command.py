@@ -160,10 +160,7 @@ def _op(given: argparse.Namespace, compilers: Sequence[str]) -> int:
 
 def launch_of(given: argparse.Namespace, what: str, against: bool = False) -> Launch:
     """A fresh launch of one side: its tensors are the same at every call."""
-    constants = list(given.const)
-    if against:
-        own = {text.partition("=")[0] for text in given.against_const}
-        constants = [*(text for text in constants if text.partition("=")[0] not in own), *given.against_const]
+    constants = [*given.const, *(given.against_const if against else [])]
     grid = (given.against_grid if against else None) or given.grid
     others = [one for one in (given.what, getattr(given, "against", None)) if one and one != what]
     return file_launch(what, given.arg, constants, grid, given.seed, others)

@@ -51,7 +51,7 @@ def file_launch(
     others: kernels that are given the same arguments; one that only they take is left out here."""
     kernel = load_kernel(*split(what))
     name = split(what)[1]
-    given, fixed = _pairs("--arg", args), _pairs("--const", constants)
+    given, fixed = dict(_pair(text) for text in args), dict(_pair(text) for text in constants)
     theirs = {parameter for other in others for parameter in parameters(load_kernel(*split(other)))}
     own = parameters(kernel)
     given = {k: v for k, v in given.items() if k in own or k not in theirs}
@@ -118,9 +118,10 @@ def _runs_this(name: str, folder: str) -> bool:
 def check_values(args: list[str], constants: list[str], grid: str) -> None:
     """UsageError for what cannot be right for any kernel."""
     grid_sizes(grid)
-    for name, text in _pairs("--arg", args).items():
-        _argument(name, text, 0)
-    _pairs("--const", constants)
+    for text in args:
+        _argument(*_pair(text), 0)
+    for text in constants:
+        _pair(text)
 
 
 def load_kernel(file: str, name: str) -> Any:
@@ -247,15 +248,6 @@ def _check_names(kernel: Any, name: str, arguments: dict[str, str], constants: d
         words = [f"missing {', '.join(missing)}"] if missing else []
         words += [f"it has no {', '.join(unknown)}"] if unknown else []
         raise UsageError(f"{name}({', '.join(own)}): {'; '.join([*words, *swapped])}")
-
-
-def _pairs(option: str, texts: list[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name, value in map(_pair, texts):
-        if name in found:
-            raise UsageError(f"{option} {name} is given twice: {found[name]} and {value}")
-        found[name] = value
-    return found
 
 
 def _pair(text: str) -> tuple[str, str]:
