@@ -319,9 +319,9 @@ def lower(request: dict[str, Any]) -> dict[str, Any]:
     record = None
     if request["cache"]:
         # hash() covers the kernel's source, what it calls, its line, the argument classes and the constants, but
-        # not the values of names outside of the kernel.
+        # neither the arguments' order nor the values of names outside of the kernel.
         key = [source.hash(), request["file"], request["target"], options.hash(), repr(constants), version()]
-        key += captured(kernel)
+        key += [*given, *captured(kernel)]
         name = hashlib.sha256("\0".join(key).encode("utf-8", "surrogateescape")).hexdigest()
         record = os.path.join(request["cache"], name[:2], name + ".json")
         kept = read(record)

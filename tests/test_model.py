@@ -76,6 +76,29 @@ def test_a_target_that_is_not_there_is_an_error_and_no_state_of_the_kernel():
         simulate(kernels.copy_block, 1, [x, np.zeros_like(x)], {"BLOCK": 64}, "Ascend9")
 
 
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["x"], r"the kernel takes \(x, out, BLOCK\): missing out"),
+        (["out"], "missing x"),
+        (["x", "out", "n"], "it has no n"),
+        (["x", "y"], "missing out; it has no y"),
+    ],
+)
+def test_arguments_that_a_call_would_refuse_are_no_state_of_the_kernel(args, words):
+    x = np.arange(64, dtype=np.float32)
+    with pytest.raises(TypeError, match=words):
+        simulate(kernels.copy_block, 1, {name: x.copy() for name in args}, {"BLOCK": 64})
+    with pytest.raises(TypeError, match="missing BLOCK"):
+        simulate(kernels.copy_block, 1, {"x": x, "out": x.copy()})
+
+
+def test_arguments_by_name_come_in_any_order():
+    x, out = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
+    assert simulate(kernels.copy_block, 1, {"out": out, "x": x}, {"BLOCK": 64}).status == "ok"
+    assert np.array_equal(out, np.arange(64)) and np.array_equal(x, out)
+
+
 def test_the_cores_of_the_targets_are_those_the_compiler_states():
     x = np.zeros(64, np.float32)
     for target, cores in TARGETS.items():
