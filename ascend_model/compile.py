@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from . import toolchain
+from .lower import known_target
 from .source import escaped, line_of, unescaped
 
 OK = "ok"
@@ -117,27 +118,31 @@ def compile_kernel(
     """Compile `kernel` for `target` as one launch with these arguments would.
 
     kernel:    a `@triton.jit` function that can be imported from its file (also in interpreter mode)
-    args:      name -> tensor (torch or numpy), int, float, bool or None, in the order of the signature; only
-               dtype, alignment and, for integers, the value classes 1 / multiple of 16 matter
+    args:      name -> tensor (torch or numpy), int, float, bool or None; only dtype, alignment and, for integers,
+               the value classes 1 / multiple of 16 matter
     constants: name -> value of every `tl.constexpr` argument without a default, except those of
                `@triton.heuristics`
     compiler:  ascendnpu-ir version, default `toolchain.default_version()`
     options:   launch options triton-ascend knows (multibuffer, ...)
     timeout:   seconds each of the two stages may take
 
-    Raises TypeError for an argument it cannot describe and ToolchainError when the compiler is missing; every
-    failure of the compilation itself is a status.
+    Raises TypeError for an argument it cannot describe, ValueError for a target that is not in `lower.TARGETS` and
+    ToolchainError when the compiler is missing; every failure of the compilation itself is a status.
     """
+    known_target(target)
     version = compiler or toolchain.default_version()
     toolchain.compiler_bin(version)
     args, constants = completed(kernel, args, constants or {})
+    check_names(kernel, args, constants)
     request = describe(kernel, args, constants, target, options or {})
     name = request["qualname"].rpartition(".")[2]
     made = Compiled(OK, "", name, target, version, toolchain.triton_ascend_version() or "")
     request["cache"] = str(toolchain.cache_dir() / "lowered") if cache else ""
     answer = WORKER.ask(request, timeout)
     if "error" in answer:
-        words = _first_words(_telling(shorten_paths(answer["message"], request["path"])))
+        text = shorten_paths(answer["message"], request["path"])
+        # the worker puts what triton refused first itself
+        words = _first_words(text if answer["error"] == "frontend error" else _telling(text))
         return dataclasses.replace(made, status=answer["error"], message=words)
     linalg = portable_locations(answer["linalg"], request["path"])
     flags = [f"--target={target}", *FLAGS]
@@ -196,10 +201,10 @@ def completed(
             if name not in chosen:
                 chosen[name] = rule({**named, **chosen})
         forms = [dict(config.kwargs) for config in getattr(one, "configs", ())]
-        missing = {name for form in forms for name in form} - chosen.keys() - named.keys()
-        if missing and len(forms) == 1:
-            chosen.update({name: forms[0][name] for name in missing})
-        elif missing:
+        unset = {name for form in forms for name in form} - chosen.keys() - named.keys()
+        if unset and len(forms) == 1:
+            chosen.update({name: forms[0][name] for name in unset})
+        elif unset:
             shown = " | ".join(", ".join(f"{k}={v}" for k, v in form.items()) for form in forms[:8])
             raise ValueError(f"the kernel is autotuned: name the constants of one configuration: {shown}")
     own = parameters(kernel)
@@ -209,10 +214,21 @@ def completed(
         if name not in named and name not in chosen and one.default is not one.empty
     }
     chosen.update({name: value for name, value in left.items() if is_constexpr(own[name])})
-    more = {name: value for name, value in left.items() if name not in chosen}
-    if more:
-        named = {name: {**named, **more}[name] for name in own if name in named or name in more}
-    return named, chosen
+    named.update({name: value for name, value in left.items() if name not in chosen})
+    # the compiled code takes them in the order of the signature, however they were named here
+    order = [*(name for name in own if name in named), *(name for name in named if name not in own)]
+    return {name: named[name] for name in order}, chosen
+
+
+def check_names(kernel: Any, args: Mapping[str, Any], constants: Mapping[str, Any]) -> None:
+    """Raise TypeError, as a call would, for a parameter without a value and an argument that is no parameter."""
+    own = parameters(kernel)
+    missing = [name for name in own if name not in args and name not in constants]
+    unknown = [name for name in args if name not in own]
+    said = [f"missing {', '.join(missing)}"] if missing else []
+    said += [f"it has no {', '.join(unknown)}"] if unknown else []
+    if said:
+        raise TypeError(f"the kernel takes ({', '.join(own)}): {'; '.join(said)}")
 
 
 def describe(

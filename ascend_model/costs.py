@@ -51,8 +51,11 @@ class Costs:
         """The same table with one constant multiplied, to see what depends on it."""
         if key not in self.table():
             raise KeyError(f"no constant {key!r}; known: {', '.join(sorted(self.table()))}")
-        changed = (replace(c, value=c.value * factor) if c.key == key else c for c in self.constants)
-        return Costs(tuple(changed))
+        return self.holding(key, self.table()[key] * factor)
+
+    def holding(self, key: str, value: float) -> Costs:
+        """The same table with this value of one constant."""
+        return Costs(tuple(replace(c, value=value) if c.key == key else c for c in self.constants))
 
 
 def read_costs(path: Path) -> Costs:

@@ -110,7 +110,20 @@ def constant(value: Any) -> Any:
     return value
 
 
-FORTY_CORES = ("Ascend910B3", "Ascend910B4", "Ascend910_9362", "Ascend910_9372")  # the others have 48 vector cores
+# Vector cores of each target that is modelled, as the compiler states them in the module (ascendnpu-ir 1.2.0); the
+# 910_93xx are the 910C family.
+TARGETS = {
+    "Ascend910B1": 48, "Ascend910B2": 48, "Ascend910B2C": 48, "Ascend910B3": 40, "Ascend910B4": 40,
+    "Ascend910B4-1": 40, "Ascend910_9362": 40, "Ascend910_9372": 40, "Ascend910_9381": 48, "Ascend910_9382": 48,
+    "Ascend910_9391": 48, "Ascend910_9392": 48,
+}  # fmt: skip
+
+
+def known_target(name: str) -> str:
+    """A name out of TARGETS; ValueError naming them for any other."""
+    if name not in TARGETS:
+        raise ValueError(f"no target {name!r}; there are {', '.join(TARGETS)}")
+    return name
 
 
 class AbsentDriver:
@@ -136,7 +149,7 @@ class AbsentDriver:
         return 0
 
     def get_aivector_core_num(self) -> int:
-        return 40 if self.target in FORTY_CORES else 48
+        return TARGETS.get(self.target, 48)
 
     def get_aicore_num(self) -> int:
         return self.get_aivector_core_num() // 2
@@ -306,9 +319,9 @@ def lower(request: dict[str, Any]) -> dict[str, Any]:
     record = None
     if request["cache"]:
         # hash() covers the kernel's source, what it calls, its line, the argument classes and the constants, but
-        # not the values of names outside of the kernel.
+        # neither the arguments' order nor the values of names outside of the kernel.
         key = [source.hash(), request["file"], request["target"], options.hash(), repr(constants), version()]
-        key += captured(kernel)
+        key += [*given, *captured(kernel)]
         name = hashlib.sha256("\0".join(key).encode("utf-8", "surrogateescape")).hexdigest()
         record = os.path.join(request["cache"], name[:2], name + ".json")
         kept = read(record)

@@ -368,9 +368,10 @@ class Machine:
         self.seq[:] = 0, 0, 0, 0
         self.stored_until = 0
         self.locked = False
-        # a pipe keeps the order of its own work, except that vector results need a barrier
+        # a pipe keeps the order of its own work, except that vector results need a barrier; of its own writes the
+        # scalar pipe knows which are over for others, too, from flags that come back to it
         for p, clock in enumerate(self.clock):
-            clock[:] = [ALWAYS if p == q and p != V else 0 for q in range(4)]
+            clock[:] = [ALWAYS if p == q and p not in (S, V) else 0 for q in range(4)]
 
     def begin_values(self, program: int) -> None:
         """Start a program of which values alone are computed."""
@@ -554,7 +555,9 @@ class Machine:
         written = [(atom, atom.w, atom.r, a, a.lo, a.hi) for a in writes for atom in a.atoms]
 
         def touch() -> None:
-            _, v, loads, stores = issuer
+            s, v, loads, stores = issuer
+            if s > clock[0]:
+                clock[0] = s
             if v > clock[1]:
                 clock[1] = v
             if loads > clock[2]:
@@ -615,7 +618,7 @@ class Machine:
         )
 
     def late(self, pipe: int, a: Access, atom: Atom, verb: str, place: int) -> None:
-        for q in range(4):
+        for q in range(1 if pipe == S else 0, 4):
             if atom.w[q] > self.clock[pipe][q] and a.lo < atom.w_hi[q] and atom.w_lo[q] < a.hi:
                 if q == pipe and atom.writer == place:
                     # The compiler puts no barrier between a lane-wise op in place and its own next iteration,
@@ -657,7 +660,9 @@ class Machine:
             put((ts, known, last[S]))
 
         def set_flag(ts: int) -> None:
-            _, v, loads, stores = issuer
+            s, v, loads, stores = issuer
+            if s > clock[0]:
+                clock[0] = s
             if v > clock[1]:
                 clock[1] = v
             if loads > clock[2]:

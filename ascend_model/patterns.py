@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -37,6 +38,14 @@ BROUGHT = frozenset(("scalars of vectors", "one-element vectors"))
 """Patterns that scalar code always brings with it."""
 
 TWO_OR_MORE = "keep values in vectors of two elements or more, such as one for each of several rows"
+
+WIDE = {
+    "arith.cmpi": "compare", "arith.muli": "product", "arith.divsi": "quotient", "arith.remsi": "remainder",
+    "arith.minsi": "minimum", "arith.maxsi": "maximum", "linalg.reduce": "sum", "arith.addi": "sum",
+    "arith.subi": "difference", "arith.shli": "shift", "arith.shrsi": "shift", "arith.shrui": "shift",
+    "math.absi": "absolute value",
+}  # fmt: skip
+"""Ops that the vector unit lacks for int64, and what they make."""
 
 SLOW_MATH = frozenset(("log", "log2", "log10", "log1p", "exp2", "expm1", "powf"))
 
@@ -394,6 +403,24 @@ class _Linalg:
                     f"{act} `{access.argument}` by a vector of rows", why,
                     "give each row an iteration of the kernel's own loop", access.node,
                 )  # fmt: skip
+        for node in self.function.nodes("linalg.generic"):
+            atomic = re.search(r'GenericAtomicRMW = "(\w+)"', node.text)
+            loops = [loop for loop in node.loops if "ExtractedLoadOrStore" in loop.marks]
+            address = self.address(node.inputs[0]) if atomic and loops and node.inputs else None
+            if atomic is None or address is None or _size(address.type) > 1:
+                continue
+            name, trips = (
+                self.names.get(id(self.base(address)), ""),
+                math.prod(_trips(loop) or 1 for loop in loops),
+            )
+            yield self.trait(
+                "element by element", f"atomic {name}", trips,
+                f"the atomic {atomic[1]} to `{name}` became single elements, {trips} to a tile",
+                f"atomic {atomic[1]} to `{name}` by single elements",
+                "its addresses are no run of memory, and each element is a copy that the scalar pipe waits for",
+                "put the results of a tile together first, such as by comparing its indices with every bin, and "
+                "make one atomic access to tl.arange(0, BINS)", node,
+            )  # fmt: skip
 
     def why_scattered(self, access: Access) -> tuple[str, str]:
         """What in the address keeps the compiler from seeing one run of memory."""
@@ -561,16 +588,11 @@ class _Linalg:
             shape = operands or node.tensor
             if shape is None or _count(shape[0]) <= 1:
                 continue
-            wide = shape[1] == "i64" and (
-                node.op in ("arith.cmpi", "arith.muli", "arith.divsi", "arith.remsi", "arith.minsi", "arith.maxsi")
-                or node.op == "linalg.reduce"
-            )
+            wide = shape[1] == "i64" and node.op in WIDE
             if wide or (shape[1] == "i16" and node.op == "arith.cmpi"):
                 slow.setdefault(shape[1], []).append(node)
         for kind, nodes in slow.items():
-            verbs = {"cmpi": "compare", "muli": "product", "divsi": "quotient", "remsi": "remainder",
-                     "minsi": "minimum", "maxsi": "maximum", "reduce": "sum"}  # fmt: skip
-            names = sorted({verbs[n.short] for n in nodes})
+            names = sorted({WIDE[n.op] for n in nodes})
             elements = sum(_count((n.inputs[0].tensor or n.tensor or ((1,), ""))[0]) for n in nodes)
             yield self.trait(
                 "wide integers", kind, elements,
@@ -594,18 +616,19 @@ class _Linalg:
 
     def calls_and_math(self) -> Iterator[Trait]:
         for node in self.function.nodes("func.call"):
-            found = re.search(r"@triton_(cumsum|cumprod|sort|associative_scan|\w*scan\w*)", node.text)
-            if found:
-                shape = node.tensor
+            found = re.search(r"@triton_(cumsum|cumprod)", node.text)
+            shape = node.tensor
+            if found and shape and not _along_lanes(node, len(shape[0])):
                 yield self.trait(
-                    "scan", found[1], _count(shape[0]) if shape else 1,
+                    "scan", found[1], _count(shape[0]),
                     f"`tl.{found[1]}` became a loop of the scalar pipe", f"`tl.{found[1]}` of a vector",
-                    "the compiler has no vector form of it",
-                    "use a masked sum over a triangle, or sums of tiles", node,
+                    "the compiler has no vector form of it along the last axis",
+                    f"put several rows, or one row folded, into a tile and go along its first axis: "
+                    f"tl.trans(tl.{found[1]}(tl.trans(tile), 0))", node,
                 )  # fmt: skip
-        math = [n for n in self.function.nodes() if n.op.startswith("math.") and n.short in SLOW_MATH]
-        for name in sorted({n.short for n in math}):
-            nodes = [n for n in math if n.short == name]
+        slow = [n for n in self.function.nodes() if n.op.startswith("math.") and n.short in SLOW_MATH]
+        for name in sorted({n.short for n in slow}):
+            nodes = [n for n in slow if n.short == name]
             yield self.trait(
                 "exp and log", name, len(nodes), f"`{name}` is computed", f"computation of `{name}`",
                 "it is computed with exponential, logarithm and division of base e: slower, and not exact",
@@ -730,10 +753,12 @@ class _Linalg:
             inner = min(a.inner for a in own)
             lead = next(a for a in own if a.inner == inner)
             if inner == 0:
+                fixed = next((a for a in own if a.inner == 0 and not _varies(a)), None)
                 yield self.trait(
                     "scalar reads", argument, 1, f"`{argument}` is read as a scalar in the innermost loop",
                     f"scalar load of `{argument}` in the innermost loop",
-                    "it is looked up again in every iteration", "load it in the loop around", lead.node,
+                    f"{'it is looked up again' if fixed else 'another element is read'} in every iteration",
+                    "load it in the loop around" if fixed else "", (fixed or lead).node,
                 )  # fmt: skip
         ones = [
             n for n in self.function.nodes("tensor.extract", "tensor.insert")
@@ -764,6 +789,21 @@ class _Linalg:
                 "scalar address in i64", "i64", len(wide), "positions in a loop are computed in int64",
                 "scalar arithmetic in int64 inside a loop", at=wide[0],
             )  # fmt: skip
+
+
+def _along_lanes(scan: Node, rank: int) -> bool:
+    """Whether a scan goes along another axis than the last: each step is one op on the lanes of the others."""
+    axis = re.match(r"arith\.constant (\d+) :", scan.inputs[1].text) if len(scan.inputs) > 1 else None
+    return axis is not None and int(axis[1]) < rank - 1
+
+
+def _varies(access: Access) -> bool:
+    """Whether the address of an access is another one in each iteration of the loop it stands in."""
+    loop = next(loop for loop in reversed(access.node.loops) if loop.op != "scf.while")
+    return any(
+        n.op in ("induction", "carried", "block argument", "memref.load") and loop in n.loops
+        for n in access.address.origins()
+    )
 
 
 def _by_elements(node: Node) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import math
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,6 +33,8 @@ from ascend_model.timeline import PIPES, Event, chrome_trace, critical_path
 MAX_OPS = 50_000_000
 """IR ops one program may execute in loops before it counts as endless."""
 
+
+CORES = re.compile(r'"VECTOR_CORE_COUNT", ([1-9]\d{0,5}) ')
 
 OK = "ok"
 OUT_OF_BOUNDS = "out of bounds"
@@ -201,7 +204,7 @@ def simulate_text(
     Without `replay` every program is executed in full, which is slower and gives the same.  `only` as in
     `simulate`; ValueError for a program that there is not, or without `trace`.
     """
-    costs = costs or load_costs()
+    costs = costs or _costs_of(generic)
     sizes = _grid(grid)
     if only is not None and not (trace and 0 <= only < math.prod(sizes)):
         raise ValueError(f"only={only} names one of {math.prod(sizes)} programs to trace")
@@ -220,6 +223,15 @@ def simulate_text(
     named = dict(args) if isinstance(args, Mapping) else {f"arg{i}": a for i, a in enumerate(args)}
     values = _bind(made.arguments, sizes, named)
     return _launch(program, repeats, values, sizes, named, costs, traced, max_ops, keep_numbers)
+
+
+def _costs_of(generic: str) -> Costs:
+    """The constants, with as many vector cores as the module states of its target."""
+    costs = load_costs()
+    stated = CORES.search(generic)
+    if stated is None or int(stated[1]) == costs.table()["target.vector_cores"]:
+        return costs
+    return costs.holding("target.vector_cores", int(stated[1]))
 
 
 def _grid(grid: int | Sequence[int]) -> tuple[int, int, int]:

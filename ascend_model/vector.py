@@ -559,9 +559,12 @@ def _deinterleave(op: Op) -> Values:
 
 def _cumulative(op: Op, fn: Any) -> Values:
     axes = op.ints("cum_dims")
-    if len(axes) != 1 or op.attrs.get("reverse", "false") == "true":
-        raise unsupported(op, "over several axes or backwards")
-    return lambda x: fn(x, axis=axes[0], dtype=x.dtype)
+    if len(axes) != 1:
+        raise unsupported(op, "over several axes")
+    [axis] = axes
+    if op.attrs.get("reverse", "false") == "true":  # from the last element on
+        return lambda x: np.flip(fn(np.flip(x, axis), axis=axis, dtype=x.dtype), axis)
+    return lambda x: fn(x, axis=axis, dtype=x.dtype)
 
 
 def load(machine: Machine, op: Op, place: int, costs: Costs) -> Runner:

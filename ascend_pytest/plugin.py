@@ -39,9 +39,14 @@ def ascend(request: pytest.FixtureRequest) -> Ascend:
     if missing not in ("skip", "fail"):
         raise pytest.UsageError(f"ascend_missing = {missing}: expected skip or fail")
     try:
+        from ascend_model.lower import known_target
         from ascend_pytest.checking import Ascend
     except ModuleNotFoundError as error:
         reason = f"{error.name} is not installed here: `pip install 'ascend-perf[model]'`"
         (pytest.skip if missing == "skip" else pytest.fail)(reason)
+    try:
+        target = known_target(option("ascend_target"))
+    except ValueError as error:
+        raise pytest.UsageError(f"ascend_target: {error}") from error
     compilers = [one.strip() for one in option("ascend_compilers").split(",") if one.strip()]
-    return Ascend(tuple(compilers), option("ascend_target"), missing == "fail")
+    return Ascend(tuple(compilers), target, missing == "fail")

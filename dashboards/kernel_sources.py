@@ -563,6 +563,14 @@ class _Body:
             if isinstance(node.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE)
         ]
 
+    def _cuts(self, mask: ast.expr | None, lanes: ast.expr) -> bool:
+        """Whether a mask compares these lanes with its bound: those of another axis say nothing of this one."""
+        if isinstance(mask, ast.Name) and mask.id in self.assigned:
+            mask = self.assigned[mask.id]
+        compares = [n for n in (ast.walk(mask) if mask is not None else ()) if isinstance(n, ast.Compare)]
+        sides = [side for n in compares for side in (n.left, *n.comparators)]
+        return any(ast.dump(term) == ast.dump(lanes) for side in sides for term in self._expanded(side))
+
     def _expanded(self, node: ast.expr, seen: tuple[str, ...] = ()) -> list[ast.expr]:
         """The terms of a sum, with names replaced by what they were assigned."""
         terms: list[ast.expr] = []
@@ -679,7 +687,9 @@ class _Body:
                             axes[axis] = f"triton.cdiv({bound}, {other.id})"
                     else:
                         axes.setdefault(axis, f"programs{axis}")
-            if isinstance(block, ast.Name) and block.id in self.constants and bound and not blocked:
+            if not (isinstance(block, ast.Name) and block.id in self.constants and bound) or blocked:
+                continue
+            if self._cuts(access.mask, lanes[0]):
                 suggested[block.id] = f"triton.next_power_of_2({bound})"
         loops = any(isinstance(n, ast.Call) and _last(n.func) == "num_programs" for n in ast.walk(self.node))
         asked = {

@@ -401,3 +401,58 @@ def norm_two_rows(x, w, out, rows, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
             v = tl.load(x + row * WIDTH + c, mask=c < WIDTH, other=0.0).to(tl.float32) * scale
             g = tl.load(w + c, mask=c < WIDTH, other=0.0).to(tl.float32)
             tl.store(out + row * WIDTH + c, (v * g).to(out.dtype.element_ty), mask=c < WIDTH)
+
+
+@triton.jit
+def lanes(x, out, OP: tl.constexpr, NARROW: tl.constexpr, BLOCK: tl.constexpr):
+    c = tl.arange(0, BLOCK)
+    v = tl.load(x + c)
+    if NARROW:
+        v = v.to(tl.int32)
+    if OP == "+":
+        v = v + 5
+    elif OP == "-":
+        v = 5 - v
+    elif OP == "<<":
+        v = v << 3
+    else:
+        v = v >> 3
+    tl.store(out + c, v)
+
+
+@triton.jit
+def count_lanes(x, out, BINS: tl.constexpr, BLOCK: tl.constexpr):
+    tl.atomic_add(out + tl.load(x + tl.arange(0, BLOCK)), 1)
+
+
+@triton.jit
+def count_bins(x, out, BINS: tl.constexpr, BLOCK: tl.constexpr):
+    v = tl.load(x + tl.arange(0, BLOCK))
+    b = tl.arange(0, BINS)
+    tl.atomic_add(out + b, tl.sum((v[None, :] == b[:, None]).to(tl.int32), 1))
+
+
+@triton.jit
+def bag(index, x, out, n, BLOCK: tl.constexpr, FIXED: tl.constexpr):
+    c = tl.arange(0, BLOCK)
+    total = tl.zeros([BLOCK], tl.float32)
+    for i in range(n):
+        row = tl.load(index if FIXED else index + i)
+        total += tl.load(x + row * BLOCK + c) * i
+    tl.store(out + c, total)
+
+
+@triton.jit
+def scan_tile(x, out, PROD: tl.constexpr, AXIS: tl.constexpr, TURNED: tl.constexpr, REVERSE: tl.constexpr):
+    at = tl.arange(0, 16)[:, None] * 32 + tl.arange(0, 32)[None, :]
+    v = tl.load(x + at)
+    if TURNED:
+        v = tl.trans(v)
+    along: tl.constexpr = 1 - AXIS if TURNED else AXIS
+    if PROD:
+        v = tl.cumprod(v, along, reverse=REVERSE)
+    else:
+        v = tl.cumsum(v, along, reverse=REVERSE)
+    if TURNED:
+        v = tl.trans(v)
+    tl.store(out + at, v)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from asv_files import MODELLED, benchmarks_file, repository, result_file, row
 
+from ascend_kernels.harness.spec import CompileFailed
 from dashboards import cli, missing, run
 
 
@@ -37,6 +38,42 @@ def test_every_command_has_help_with_examples(command, capsys):
 def test_usage_errors_end_with_four(arguments, capsys):
     assert cli.main(arguments) == 4
     assert "usage:" in capsys.readouterr().err
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["model", "assign_draft_cache_locs", "--case", "3x4x5"], ["model", "docs/examples/softmax.py:one_row"],
+        ["watch", "--once", "docs/examples/softmax.py:one_row"], ["explain", "assign_draft_cache_locs"],
+        ["explain", "docs/examples/softmax.py:one_row"],
+    ],
+)  # fmt: skip
+def test_an_unknown_target_is_a_usage_error_that_names_those_there_are(arguments, capsys, monkeypatch):
+    words = "no target 'Ascend9'; there are Ascend910B1, Ascend910B2,"
+    assert cli.main([*arguments, "--target", "Ascend9"]) == 4
+    assert words in capsys.readouterr().err
+    monkeypatch.setenv("ASCEND_KERNELS_TARGET", "Ascend9")
+    assert cli.main(arguments) == 4
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.compiler
+def test_an_op_is_planned_for_the_target_it_is_compiled_for(capsys, monkeypatch):
+    """256 rows of copies in one program a core: 48 or 40 of them."""
+    monkeypatch.setenv("ASCEND_KERNELS_TARGET", "Ascend910B1")
+    grids = []
+
+    def kept(self, launch):
+        grids.append((self.target, launch.grid))
+        raise CompileFailed("nothing is compiled here")
+
+    monkeypatch.setattr("ascend_kernels.harness.model.Modelled.__call__", kept)
+    for target in ("Ascend910B1", "Ascend910B4"):
+        cli.main(["model", "assign_draft_cache_locs", "--case", "256x8x5", "--target", target])
+    assert grids[0] == ("Ascend910B1", (48,))
+    assert dict(grids)["Ascend910B4"] == (40,)
+    assert os.environ["ASCEND_KERNELS_TARGET"] == "Ascend910B1"
 
 
 def test_modules_are_loaded_only_for_their_command():

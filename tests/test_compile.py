@@ -122,6 +122,12 @@ def test_frontend_error_names_the_cause(kernels):
     assert "fp8" in made.message
 
 
+def test_a_frontend_error_whose_heading_says_error_begins_with_the_reason(kernels):
+    made = compile_add(kernels, source=ADD.replace("tl.load(y + ", "tl.load(y + 0.5 + "))
+    assert made.status == "frontend error"
+    assert "invalid operands of type pointer<fp32>" in made.message.splitlines()[0]
+
+
 def test_a_kernel_with_an_unknown_name(kernels):
     made = compile_add(kernels, source=ADD.replace("tl.load(y", "tl.lode(y"))
     assert made.status == "frontend error"

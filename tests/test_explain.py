@@ -20,8 +20,8 @@ from ascend_model.metrics import static_counts
 from ascend_model.patterns import Trait, changes
 from ascend_model.source import line_of, mask_at, shortened, turned
 from dashboards import cli
+from tests import explain_kernels, model_kernels
 from tests import explain_table as table
-from tests import model_kernels
 
 pytestmark = pytest.mark.compiler
 
@@ -206,6 +206,75 @@ def test_advice_does_not_contradict_itself():
     said = explain(table.normed("norm_rolled"), table.normed("norm_one_element"))
     assert said.sentences[0].startswith("The scalar pipe takes single values out of the unified buffer")
     assert not any(one.startswith("Less of") for one in said.sentences)
+
+
+LANES = {"x": torch.zeros(64, dtype=torch.int64), "out": torch.zeros(64, dtype=torch.int64)}
+
+
+@pytest.mark.parametrize(("op", "word"), [("+", "sum"), ("-", "difference"), ("<<", "shift"), (">>", "shift")])
+def test_int64_lanes_that_become_scalar_code_are_named(op, word):
+    """Three accesses or two an element, where int32 has none: so the advice to keep lanes in int32 holds."""
+    wide, narrow = (
+        compile_kernel(explain_kernels.lanes, LANES, {"OP": op, "NARROW": narrow, "BLOCK": 64})
+        for narrow in (False, True)
+    )
+    assert static_counts(wide.generic)["scalar"] >= 2 and static_counts(narrow.generic)["scalar"] == 0
+    assert [one.kind for one in advise(wide)] == ["wide integers"]
+    assert advise(wide)[0].sentence.startswith(f"The {word} of vectors of i64 became scalar code")
+    assert advise(narrow) == ()
+
+
+def test_atomic_accesses_by_lanes_say_what_to_write():
+    args = {"x": torch.zeros(64, dtype=torch.int32), "out": torch.zeros(8, dtype=torch.int32)}
+    lanes = compile_kernel(explain_kernels.count_lanes, args, {"BINS": 8, "BLOCK": 64})
+    first, *more = advise(lanes)
+    assert first.kind == "element by element" and not more
+    assert first.sentence.startswith("The atomic add to `out` became single elements, 64 to a tile: ")
+    assert "tl.arange(0, BINS)" in first.sentence
+    binned = compile_kernel(explain_kernels.count_bins, args, {"BINS": 8, "BLOCK": 64})
+    assert advise(binned) == ()
+    assert explain(binned, lanes).cause == "element by element"
+    cycles = {}
+    for kernel in (explain_kernels.count_lanes, explain_kernels.count_bins):
+        given = {"x": torch.arange(64, dtype=torch.int32) % 5, "out": torch.zeros(8, dtype=torch.int32)}
+        cycles[kernel] = ascend_model.simulate(kernel, 1, given, {"BINS": 8, "BLOCK": 64}).cycles
+        assert given["out"].tolist() == [13, 13, 13, 13, 12, 0, 0, 0]
+    assert cycles[explain_kernels.count_bins] < cycles[explain_kernels.count_lanes] / 5
+
+
+@pytest.mark.parametrize("name", ["cumsum", "cumprod"])
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_scan_along_the_last_axis_is_slow_and_the_advice_mends_it(name, backwards):
+    x = torch.rand(16, 32, generator=torch.Generator().manual_seed(1)) + 0.5
+
+    def right(axis):
+        wanted = getattr(torch, name)(x.flip(axis) if backwards else x, axis)
+        return wanted.flip(axis) if backwards else wanted
+
+    def scanned(axis, turned=False):
+        out = torch.zeros_like(x)
+        settings = {"PROD": name == "cumprod", "AXIS": axis, "TURNED": turned, "REVERSE": backwards}
+        done = ascend_model.simulate(explain_kernels.scan_tile, 1, {"x": x, "out": out}, settings)
+        assert done.status == "ok" and not done.findings
+        assert torch.allclose(out, right(axis), rtol=1e-5)
+        return done
+
+    last, turned, first = scanned(1), scanned(1, True), scanned(0)
+    [said] = [one for one in advise(last) if one.kind == "scan"]
+    assert f"`tl.{name}` became a loop of the scalar pipe" in said.sentence
+    assert f"tl.trans(tl.{name}(tl.trans(tile), 0))" in said.sentence
+    assert turned.cycles < last.cycles / 5 and turned.counts["scalar_accesses"] == 0
+    assert first.counts["scalar_accesses"] == 0
+    assert not [one for form in (turned, first) for one in advise(form) if one.kind == "scan"]
+
+
+def test_a_scalar_load_is_to_be_moved_out_of_a_loop_only_where_it_can_be():
+    args = {"index": torch.zeros(8, dtype=torch.int32), "x": torch.zeros(8, 64), "out": torch.zeros(64), "n": 8}
+    fixed, moving = (
+        compile_kernel(explain_kernels.bag, args, {"BLOCK": 64, "FIXED": one}) for one in (True, False)
+    )
+    assert any("`index` is read as a scalar" in one.sentence for one in advise(fixed))
+    assert not any("`index`" in one.sentence for one in advise(moving))
 
 
 def test_a_sum_that_is_only_stored_may_stay_a_vector():

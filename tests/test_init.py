@@ -207,6 +207,23 @@ def test_roles_of_drawn_kernels(tmp_path_factory, drawn, data):
     ast.parse("ops = [\n" + "\n".join(op.lines) + "\n]")
 
 
+def test_a_mask_of_the_rows_says_nothing_of_the_width_of_a_tile(tmp_path):
+    """`rows < n` bounds BM; D is the width of a row, which no mask cuts."""
+    source = """
+@triton.jit
+def k(x, out, n, BM: tl.constexpr, D: tl.constexpr):
+    rows = tl.program_id(0) * BM + tl.arange(0, BM)
+    d = tl.arange(0, D)
+    v = tl.load(x + rows[:, None] * D + d[None, :], mask=(rows < n)[:, None])
+    tl.store(out + rows[:, None] * D + d[None, :], v, mask=(rows < n)[:, None])
+"""
+    [kernel] = found(tmp_path, source).kernels
+    assert kernel.suggested == {}
+    cut = source.replace("(rows < n)[:, None]", "(rows < n)[:, None] & (d < n)[None, :]")
+    [kernel] = found(tmp_path, cut).kernels
+    assert kernel.suggested == {"D": "triton.next_power_of_2(n)"}
+
+
 def test_the_example_is_read_as_a_person_would(repository):
     own_kernels.write(repository)
     assert cli.main(["init"]) == 0

@@ -10,6 +10,7 @@ import pytest
 
 import ascend_model
 from ascend_model import compile_kernel, simulate, simulate_text, static_counts, toolchain
+from ascend_model.lower import TARGETS
 from ascend_model.parse import ParseError, memref_type, parse
 from tests import model_kernels as kernels
 from tests.model_cases import ASSIGN, BY_NAME, CASES, UNSAFE, mismatch, tensor, token_pool
@@ -52,6 +53,57 @@ def test_every_compiler_version(case, version):
     assert done.status == "ok", done.message
     assert mismatch(case, launch) == ""
     assert done.findings == ()
+
+
+@pytest.mark.parametrize(("target", "cores"), [("Ascend910B1", 48), ("Ascend910B3", 40), ("Ascend910_9362", 40)])
+def test_programs_queue_for_the_cores_of_the_target(target, cores):
+    x = np.arange(100 * 4096, dtype=np.float32)
+    done = simulate(kernels.copy_block, 100, [x, np.zeros_like(x)], {"BLOCK": 4096}, target)
+    every = int(np.ceil(ascend_model.load_costs().table()["program.dispatch"]))
+    free = [0] * cores
+    for number, cycles in enumerate(done.program_cycles):
+        core = free.index(min(free))
+        free[core] = max(free[core], number * every) + cycles
+    assert done.cycles == max(free)
+    one = simulate(kernels.copy_block, 1, [x, np.zeros_like(x)], {"BLOCK": 4096}, target)
+    # the bandwidth is that of all cores together, so a core alone has most of it
+    assert done.program_cycles[0] > one.program_cycles[0]
+
+
+def test_a_target_that_is_not_there_is_an_error_and_no_state_of_the_kernel():
+    x = np.arange(64, dtype=np.float32)
+    with pytest.raises(ValueError, match="no target 'Ascend9'; there are Ascend910B1, "):
+        simulate(kernels.copy_block, 1, [x, np.zeros_like(x)], {"BLOCK": 64}, "Ascend9")
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["x"], r"the kernel takes \(x, out, BLOCK\): missing out"),
+        (["out"], "missing x"),
+        (["x", "out", "n"], "it has no n"),
+        (["x", "y"], "missing out; it has no y"),
+    ],
+)
+def test_arguments_that_a_call_would_refuse_are_no_state_of_the_kernel(args, words):
+    x = np.arange(64, dtype=np.float32)
+    with pytest.raises(TypeError, match=words):
+        simulate(kernels.copy_block, 1, {name: x.copy() for name in args}, {"BLOCK": 64})
+    with pytest.raises(TypeError, match="missing BLOCK"):
+        simulate(kernels.copy_block, 1, {"x": x, "out": x.copy()})
+
+
+def test_arguments_by_name_come_in_any_order():
+    x, out = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
+    assert simulate(kernels.copy_block, 1, {"out": out, "x": x}, {"BLOCK": 64}).status == "ok"
+    assert np.array_equal(out, np.arange(64)) and np.array_equal(x, out)
+
+
+def test_the_cores_of_the_targets_are_those_the_compiler_states():
+    x = np.zeros(64, np.float32)
+    for target, cores in TARGETS.items():
+        made = compile_kernel(kernels.copy_block, {"x": x, "out": x}, {"BLOCK": 64}, target=target)
+        assert f'"VECTOR_CORE_COUNT", {cores} : i32' in made.generic, target
 
 
 def test_numpy_arrays_and_a_sequence_of_arguments_do_as_well():

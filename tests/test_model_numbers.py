@@ -262,6 +262,44 @@ def test_a_copy_that_does_not_wait_is_faster_and_wrong():
     assert done.cycles < simulate_text(copy_through_ub(64), 1, [x, y]).cycles
 
 
+def flags(*pipes: str) -> list[str]:
+    """A flag from the first of two pipes to the second, set and waited for."""
+    of = f"<{{set_pipe = #hivm.pipe<PIPE_{pipes[0]}>, static_event_id = #hivm.event<EVENT_ID0>, "
+    return [f'"hivm.hir.{verb}"() {of}wait_pipe = #hivm.pipe<PIPE_{pipes[1]}>}}> : () -> ()'
+            for verb in ("set_flag", "wait_flag")]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("back", "kinds"),
+    [(flags("V", "S"), []), (flags("V", "MTE2"), ["missing wait"]), ([], ["missing wait"])],
+)
+def test_a_scalar_write_is_over_where_a_flag_of_a_pipe_that_waited_for_it_came_back(back, kinds):
+    """The scalar pipe writes, V waits for that, the scalar pipe for V: what it then hands over is after both."""
+    gm, ub = GM.format("f32"), "memref<1xf32, #hivm.address_space<ub>>"
+    tile = "memref<1xf32, strided<[1]>, #hivm.address_space<gm>>"
+    of = "<{static_offsets = array<i64: 0>, static_sizes = array<i64: 1>, static_strides = array<i64: 1>}>"
+    lines = [
+        '%a = "arith.constant"() <{value = 0 : i64}> : () -> i64',
+        '%b = "arith.constant"() <{value = 32 : i64}> : () -> i64',
+        '%i = "arith.constant"() <{value = 0 : index}> : () -> index',
+        '%v = "arith.constant"() <{value = 2.5 : f32}> : () -> f32',
+        f'%y = "memref.reinterpret_cast"(%arg1) {of} : ({gm}) -> {tile}',
+        f'%u = "hivm.hir.pointer_cast"(%a) : (i64) -> {ub}',
+        f'%w = "hivm.hir.pointer_cast"(%b) : (i64) -> {ub}',
+        f'"memref.store"(%v, %u, %i) : (f32, {ub}, index) -> ()',
+        *flags("S", "V"),
+        f'"hivm.hir.vbrc"(%v, %w) <{{broadcast_dims = array<i64>}}> : (f32, {ub}) -> ()',
+        *back,
+        f'"hivm.hir.store"(%u, %y) : ({ub}, {tile}) -> ()',
+        '"hivm.hir.pipe_barrier"() <{pipe = #hivm.pipe<PIPE_ALL>}> : () -> ()',
+    ]
+    y = np.zeros(1, np.float32)
+    done = simulate_text(module(f"{gm}; {gm}", "\n".join(lines)), 1, [np.zeros(1, np.float32), y])
+    assert y[0] == 2.5
+    assert [f.kind for f in done.findings] == kinds
+    assert all("MTE3 did not wait for S" in f.message for f in done.findings)
+
+
 def test_the_cores_share_the_bandwidth_of_the_memory():
     """48 cores that copy at once are each slower than one alone."""
     x, y = np.zeros(2048, np.float32), np.zeros(2048, np.float32)

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import ascend_model
 from ascend_kernels.harness import isolated, launch_page, timeline_picture
 from ascend_kernels.harness.forms import Line
 from ascend_kernels.harness.timeline_picture import Bar, Picture, picture
@@ -69,6 +70,13 @@ def model(*arguments: object) -> int:
     return cli.main(["model", *map(str, arguments)])
 
 
+def again(file: Path, source: str) -> Path:
+    """Another file beside it, of one kernel."""
+    path = file.with_name("other_kernels.py")
+    path.write_text(f"import triton\nimport triton.language as tl\n\n@triton.jit\n{source}")
+    return path
+
+
 # ---- two forms and several compilers
 
 
@@ -92,6 +100,23 @@ def test_two_forms_side_by_side(file, capsys):
     assert against["changes"]["dma_in"] == {"before": 2, "after": 4, "change": 1.0}
     assert against["outputs"] == {"agree": True, "compared": ["out"], "differences": [], "note": ""}
     assert against["cause"] == "whole-tile store" and after["advice"][0]["place"][1] == 14 and not before["advice"]
+
+
+@compiler
+def test_a_launch_that_does_not_end_says_so_beside_its_hazards(file, capsys, tmp_path, monkeypatch):
+    """Two stores of one element a round, without a barrier between: a hazard, and no reason to hide the other."""
+    source = "def k(x, out, n):\n    i = 0\n    while i < n:\n        tl.store(out, i)\n        i -= 1\n"
+    kernel, page = f"{again(file, source)}:k", tmp_path / "page.html"
+    given = ["--arg", "x=f32[4]", "--arg", "out=i32[4]", "--arg", "n=1"]
+    monkeypatch.setitem(ascend_model.simulate.__kwdefaults__, "max_ops", 20_000)
+    assert model(kernel, *given, "--html", page) == 2
+    text = capsys.readouterr().out
+    assert "\nhazard: missing wait: " in text
+    [said] = re.findall(r"^endless loop: (.*)", text, re.M)
+    assert "other_kernels.py:7" in said
+    assert said[:40] in page.read_text()
+    assert cli.main(["watch", "--once", kernel, *given]) == 2
+    assert "endless loop: " in capsys.readouterr().out
 
 
 @compiler

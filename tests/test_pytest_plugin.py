@@ -287,6 +287,10 @@ def test_it(ascend):
     result = ran(body)
     result.assert_outcomes(errors=1)
     assert "ascend_missing = perhaps: expected skip or fail" in said(result)
+    pytester.makeini("[pytest]\nascend_target = Ascend9\n")
+    result = ran(body)
+    result.assert_outcomes(errors=1)
+    assert "ascend_target: no target 'Ascend9'; there are Ascend910B1, " in said(result)
 
 
 @pytest.mark.compiler

@@ -7,12 +7,16 @@ device, to try everything around a measurement where there is none (`harness.dry
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+
+from ascend_model.lower import TARGETS
 
 KINDS = ("npu", "cuda", "cpu", "dry")
 GRID_LIMIT = 65535  # programs of one launch on Ascend; kept on every device so that plans stay comparable
@@ -42,15 +46,8 @@ class Device:
         return self.kind != "cuda"
 
 
-# Vector cores and UB as the target description inside the compiler's module states them (ascendnpu-ir 1.2.0).
-PROFILES = {
-    name: Device("cpu", name, cores, 196608, present=False)
-    for name, cores in {
-        "Ascend910B1": 48, "Ascend910B2": 48, "Ascend910B3": 40, "Ascend910B4": 40,
-        "Ascend910_9362": 40, "Ascend910_9372": 40, "Ascend910_9381": 48,
-        "Ascend910_9382": 48, "Ascend910_9391": 48, "Ascend910_9392": 48,
-    }.items()
-}  # fmt: skip  # the 910_93xx names are the 910C family
+# UB as the target description inside the compiler's module states it (ascendnpu-ir 1.2.0).
+PROFILES = {name: Device("cpu", name, cores, 196608, present=False) for name, cores in TARGETS.items()}
 
 
 def kind() -> str:
@@ -99,6 +96,20 @@ def target() -> str:
     if name not in PROFILES:
         raise ValueError(f"ASCEND_KERNELS_TARGET={name!r}: expected one of {', '.join(PROFILES)}")
     return name
+
+
+@contextlib.contextmanager
+def standing_for(target: str) -> Iterator[None]:
+    """Make launch plans for this Ascend target where there is no NPU."""
+    before = os.environ.get("ASCEND_KERNELS_TARGET")
+    os.environ["ASCEND_KERNELS_TARGET"] = target
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["ASCEND_KERNELS_TARGET"]
+        else:
+            os.environ["ASCEND_KERNELS_TARGET"] = before
 
 
 def of(tensor: torch.Tensor) -> Device:

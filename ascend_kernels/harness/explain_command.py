@@ -8,6 +8,7 @@ import json
 import sys
 from typing import Any
 
+from . import device
 from .launch import run_with
 from .model_command import add_kernel_arguments
 from .user_kernel import UsageError, file_launch
@@ -85,7 +86,7 @@ def _from_registry(given: argparse.Namespace, *compilers: str) -> tuple[dict[str
         if impl not in calls:
             raise UsageError(f"no implementation {impl!r}; there are {', '.join(calls)}")
         runner = Compiling(given.target, compiler)
-        with run_with(runner):
+        with device.standing_for(given.target), run_with(runner):
             calls[impl](**op.cases[case].arguments())
         sides.append({"what": f"{op.name} {case} {impl}", "compiler": compiler, "sides": runner.sides})
     if [sides[0][k] for k in ("what", "compiler")] == [sides[1][k] for k in ("what", "compiler")]:

@@ -30,6 +30,11 @@ class Form:
     lines: Callable[[str, int], str] | None = field(default=None, compare=False)
 
     @property
+    def stopped(self) -> bool:
+        """Whether its message says what no finding does: why it did not compile or run to its end."""
+        return self.done.status != "ok" and not (self.done.status == "out of bounds" and self.done.findings)
+
+    @property
     def numbers(self) -> dict[str, int]:
         """Every metric by name, and the bandwidth bound; {} where there are none."""
         from ascend_model.metrics import of_launch

@@ -176,7 +176,7 @@ def _verdict(form: Form, head: str, first: Form | None) -> Markup:
         ]  # fmt: skip
     else:
         parts.append(tag("p", done.status, class_="big"))
-    if done.status != "ok" and not done.findings:
+    if form.stopped:
         parts.append(tag("pre", text(_block(done.message), 6000), class_="message"))
     for finding in done.findings[:20]:
         parts.append(

@@ -11,6 +11,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ascend_model.lower import TARGETS, known_target
+
+from . import device
 from .forms import (
     Comparison,
     Form,
@@ -72,7 +75,13 @@ def add_kernel_arguments(parser: argparse.ArgumentParser) -> None:
         "--const", action="append", default=[], metavar="NAME=VALUE", help="a tl.constexpr argument"
     )
     parser.add_argument("--grid", default="1", help="programs along up to three axes: 48 or 8,4")
-    parser.add_argument("--target", default="Ascend910B1")
+    parser.add_argument(
+        "--target",
+        type=target,
+        default=os.environ.get("ASCEND_KERNELS_TARGET", "Ascend910B1"),
+        metavar="NAME",
+        help=f"{', '.join(TARGETS)} (default: ASCEND_KERNELS_TARGET, else the first)",
+    )
 
 
 def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,6 +95,14 @@ def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
         help="outputs may differ by this much of their value (default: exact)",
     )
     parser.add_argument("--atol", type=tolerance, default=0.0, help="outputs may differ by this much")
+
+
+def target(text: str) -> str:
+    """A target that the compiler knows and the model covers."""
+    try:
+        return known_target(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def tolerance(text: str) -> float:
@@ -125,7 +142,8 @@ def _op(given: argparse.Namespace, compilers: Sequence[str]) -> int:
         raise UsageError(
             "--against and --html go with FILE.py:KERNEL; for an op: `ascend-perf explain OP --impl A --against B`"
         )
-    rows = [row for compiler in compilers for row in _op_rows(given, compiler)]
+    with device.standing_for(given.target):
+        rows = [row for compiler in compilers for row in _op_rows(given, compiler)]
     if given.trace and rows:
         _save(given.trace, json.dumps(rows[-1].get("trace") or {"traceEvents": []}))
     for row in rows:
@@ -242,7 +260,7 @@ def _said(group: Sequence[Form], comparisons: Sequence[Comparison]) -> Iterator[
         of = f" of {plain(head, 60)}" if len(group) > 1 else ""
         if form.done.findings or form.done.notes or form.done.status != "ok":
             yield ""
-        if form.done.status != "ok" and not form.done.findings:
+        if form.stopped:
             yield f"{form.done.status}{of}: {_first(form.done.message)}"
         for finding in form.done.findings:
             yield f"hazard{of}: {plain(str(finding), 400)}"
