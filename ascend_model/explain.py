@@ -250,17 +250,20 @@ _NEEDS = re.compile(r"requires (\d+) bits while (\d+) bits available")
 def _failure(made: Compiled) -> str:
     words = made.message.strip().splitlines()
     if made.status == UB_OVERFLOW:
-        needs = _NEEDS.search(made.message)
-        if needs:
-            wanted, there = (int(bits) // 8 for bits in needs.groups())
-            return (
-                f"ub overflow, its buffers take {wanted} bytes of unified buffer where {there} are there; "
-                f"use a smaller block or fewer tiles at once."
-            )
-        return (
-            "ub overflow, its buffers do not fit the unified buffer; use a smaller block or fewer tiles at once."
-        )
+        return f"ub overflow, {too_large(made.message)}"
     return f"{made.status}, {words[0]}" if words else made.status
+
+
+def too_large(message: str) -> str:
+    """What the compiler says of tiles that do not fit, in bytes and with what to do."""
+    needs = _NEEDS.search(message)
+    if needs is None:
+        return "its buffers do not fit the unified buffer; use a smaller block or fewer tiles at once."
+    wanted, there = (int(bits) // 8 for bits in needs.groups())
+    return (
+        f"its buffers take {wanted} bytes of unified buffer where {there} are there; use a smaller block or fewer "
+        "tiles at once."
+    )
 
 
 def _ub_evidence(was: Compiled, now: Compiled) -> Iterable[Evidence]:

@@ -791,10 +791,8 @@ def in_words(ops: Sequence[Described], found: Found, files: Sequence[Planned], d
         lines.append(plain(f"{op.name}: {kernels}, {how}; {left}", 300))
         lines += [plain(f"  {one}", 200) for k in op.kernels for one in k.read]
     for helper in found.helpers:
-        called = ", ".join(helper.called_by)
-        lines.append(
-            plain(f"skipped {helper.file}:{helper.line} {helper.name}: a helper, called by {called}", 300)
-        )
+        called = f"called by {', '.join(helper.called_by)}" if helper.called_by else "which returns a value"
+        lines.append(plain(f"skipped {helper.file}:{helper.line} {helper.name}: a helper, {called}", 300))
     for problem in found.problems:
         lines.append(plain(f"look at {problem.file} line {problem.line}: {problem.says}", 400))
     if dry:

@@ -87,7 +87,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Helper:
-    """A jitted function that other kernels call."""
+    """A jitted function that other kernels call, or that returns a value and so can be no kernel."""
 
     file: str
     name: str
@@ -201,6 +201,11 @@ def _found(files: list[_File], problems: list[Problem]) -> Found:
         for place, names in callers.items()
         if place not in launched
     ]
+    helpers += [
+        Helper(one.name, node.name, node.lineno, ())
+        for place, (one, node) in jitted.items()
+        if place not in launched and place not in callers and _returns_a_value(node)
+    ]
     known = {f"{h.file}:{h.name}" for h in helpers}
     roles = _Roles(jitted)
     kernels = [_kernel(one, node, roles) for place, (one, node) in jitted.items() if place not in known]
@@ -210,6 +215,11 @@ def _found(files: list[_File], problems: list[Problem]) -> Found:
             problems += _side_effects(one)
     imports = {one.name: _imported(one.tree) for one in files}
     return Found(tuple(sorted(kernels, key=lambda k: (k.file, k.line))), tuple(helpers), tuple(problems), imports)
+
+
+def _returns_a_value(function: ast.FunctionDef) -> bool:
+    returns = (inner.value for inner in ast.walk(function) if isinstance(inner, ast.Return))
+    return any(value is not None and not _is_none(value) for value in returns)
 
 
 def _functions(tree: ast.AST, inside: str = "") -> Iterator[tuple[ast.FunctionDef, str]]:

@@ -390,6 +390,28 @@ def run(x: torch.Tensor):
     assert [(h.name, h.called_by) for h in got.helpers] == [("helper", ("k",))]
 
 
+def test_what_returns_a_value_can_be_no_kernel(tmp_path):
+    source = """
+@triton.jit
+def square(x):
+    return x * x
+
+@triton.jit
+def early(x, n):
+    if n == 0:
+        return
+    tl.store(x, 1)
+
+@triton.jit
+def nothing(x):
+    tl.store(x, 1)
+    return None
+"""
+    got = found(tmp_path, source)
+    assert {k.name for k in got.kernels} == {"early", "nothing"}
+    assert [(h.name, h.called_by) for h in got.helpers] == [("square", ())]
+
+
 def test_other_decorators_and_unread_ones_are_said(tmp_path):
     source = """
 def configs():

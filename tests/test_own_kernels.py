@@ -153,6 +153,10 @@ def test_a_form_that_fails_beside_one_that_runs(file, capsys):
     assert model(f"{file}:too_large", "--against", f"{file}:bound", *GOOD) == 2
     text = capsys.readouterr().out
     assert "ub overflow" in text and "no longer compiles" in text
+    # in bytes and first, before the compiler's own words, which are in bits
+    assert re.search(
+        r"^ub overflow of .*: its buffers take \d+ bytes of unified buffer where 196608 are", text, re.M
+    )
     assert "Outputs: not compared, because" in text
     assert model(f"{file}:bound", "--against", f"{file}:too_large", *GOOD) == 2
     assert "compiles again" in capsys.readouterr().out

@@ -35,6 +35,15 @@ class Form:
         return self.done.status != "ok" and not (self.done.status == "out of bounds" and self.done.findings)
 
     @property
+    def reason(self) -> str:
+        """Why it stopped: how much the tiles take where they do not fit, then what compiler or simulator say."""
+        from ascend_model.compile import UB_OVERFLOW
+        from ascend_model.explain import too_large
+
+        first = f"{too_large(self.done.message)}\n" if self.done.status == UB_OVERFLOW else ""
+        return first + self.done.message
+
+    @property
     def numbers(self) -> dict[str, int]:
         """Every metric by name, and the bandwidth bound; {} where there are none."""
         from ascend_model.metrics import of_launch

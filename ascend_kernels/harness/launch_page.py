@@ -177,7 +177,7 @@ def _verdict(form: Form, head: str, first: Form | None) -> Markup:
     else:
         parts.append(tag("p", done.status, class_="big"))
     if form.stopped:
-        parts.append(tag("pre", text(_block(done.message), 6000), class_="message"))
+        parts.append(tag("pre", text(_block(form.reason), 6000), class_="message"))
     for finding in done.findings[:20]:
         parts.append(
             tag("p", tag("b", finding.kind), ": ", text(str(finding).partition(": ")[2], LONG), class_="worse")

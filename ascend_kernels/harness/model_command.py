@@ -261,7 +261,7 @@ def _said(group: Sequence[Form], comparisons: Sequence[Comparison]) -> Iterator[
         if form.done.findings or form.done.notes or form.done.status != "ok":
             yield ""
         if form.stopped:
-            yield f"{form.done.status}{of}: {_first(form.done.message)}"
+            yield f"{form.done.status}{of}: {_first(form.reason)}"
         for finding in form.done.findings:
             yield f"hazard{of}: {plain(str(finding), 400)}"
         for note in form.done.notes:

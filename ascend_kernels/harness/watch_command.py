@@ -237,7 +237,7 @@ def _parts(watch: Watch, seen: Seen) -> Iterator[Any]:
 def _verdict(seen: Seen, form: Form, text: Any) -> Iterator[Any]:
     done = form.done
     if form.stopped:
-        lines = [line for line in done.message.splitlines() if line.strip()]
+        lines = [line for line in form.reason.splitlines() if line.strip()]
         yield text(f"{done.status}: {lines[0] if lines else ''}", "bold red")
         yield from (text(f"  {line}", "red") for line in lines[1:8])
     for finding in done.findings[:6]:
