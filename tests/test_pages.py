@@ -1132,6 +1132,13 @@ def test_server_serves_the_site_to_this_machine_alone(site):
         server.shutdown()
 
 
+def test_a_port_that_is_taken_is_said_in_words(site, capsys):
+    with serve.open_server(site, 0) as server:
+        port = str(server.server_address[1])
+        assert cli.main(["serve", "--site", str(site), "--port", port]) == 4
+    assert f"port {port}: Address already in use\n" in capsys.readouterr().err
+
+
 def test_serving_without_a_site_says_what_to_do(tmp_path, capsys):
     assert cli.main(["serve", "--site", str(tmp_path)]) == 4
     assert "ascend-perf dashboard" in capsys.readouterr().err

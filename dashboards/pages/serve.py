@@ -48,7 +48,8 @@ def run(given: argparse.Namespace) -> int:
     try:
         server = open_server(site, given.port)
     except (OSError, OverflowError) as error:
-        print(f"ascend-perf serve: port {given.port}: {error}", file=sys.stderr)
+        why = getattr(error, "strerror", None) or error
+        print(f"ascend-perf serve: port {given.port}: {why}", file=sys.stderr)
         return USAGE
     with server:
         print(f"http://127.0.0.1:{server.server_address[1]}/", flush=True)
