@@ -1,5 +1,6 @@
 """Launch plans chosen by measuring: which measurement speaks for which sizes, and what may be chosen."""
 
+import argparse
 import copy
 import dataclasses
 import importlib
@@ -183,6 +184,54 @@ def test_a_case_measured_anew_is_to_be_timed_again():
         gpu_tune.merged([run, {**run, "again": []}])
     )
     assert gpu_tune.confirmed(gpu_tune.merged([{**run, "again": []}, {**run, "cases": []}]))
+
+
+def test_half_of_a_second_process_confirms_nothing():
+    import gpu_tune
+
+    other = {**CASE, "op": "b"}
+    found = {"cases": [CASE, other], "again": [alone(18.0)]}
+    assert gpu_tune.confirmed(found) == []
+    assert gpu_tune.confirmed({**found, "again": [alone(18.0), {**alone(18.0), "op": "b"}]})
+
+
+@pytest.mark.parametrize(
+    "outcome, code, words, left",
+    [
+        ({"device": "Some GPU"}, 0, "1 of 1 choices hold", 17.0),
+        ({"device": "dry run"}, 4, "chosen on Some GPU cannot be timed again on dry run", 18.0),
+        (None, 1, "timed again: it died", 18.0),
+    ],
+    ids=["held", "another device", "died"],
+)
+def test_the_second_half_alone(outcome, code, words, left, tmp_path, monkeypatch, capsys):
+    import gpu_tune
+
+    monkeypatch.setattr(gpu_tune.device, "kind", lambda: "dry")
+    monkeypatch.setattr(gpu_tune, "OPS", {"a": argparse.Namespace(cases={"large": None})})
+    made = outcome and {**alone(17.0), **outcome}
+    monkeypatch.setattr(gpu_tune.isolated, "each", lambda jobs, *_, **__: [(job, made, "it died") for job in jobs])
+    run = {"version": 2, "device": "Some GPU", "cases": [CASE], "again": [alone(18.0)], "lost": {}, "versions": {},
+           "dry": False}  # fmt: skip
+    place = tmp_path / "t.json"
+    place.write_text(json.dumps(run))
+    assert gpu_tune.main(["--from", str(place), "--json", str(place)]) == code
+    said = capsys.readouterr()
+    assert words in said.out + said.err
+    [again] = json.loads(place.read_text())["again"]
+    assert again["device"] == "Some GPU" and again["rows"][1]["cold_us"] == left
+
+
+def test_runs_that_cannot_be_one_are_refused_and_empty_ones_do_not_count():
+    import gpu_tune
+
+    run = {"device": "Some GPU", "cases": [CASE], "again": [], "versions": {"triton": "3.6"}}
+    empty = {**run, "device": "", "cases": []}
+    assert gpu_tune.merged([empty, run, empty])["device"] == "Some GPU"
+    with pytest.raises(ValueError, match="different versions"):
+        gpu_tune.merged([run, {**run, "versions": {"triton": "3.7"}}])
+    with pytest.raises(ValueError, match="no case was measured"):
+        gpu_tune.merged([empty])
 
 
 def test_a_module_of_plans_is_what_was_chosen():

@@ -10,7 +10,7 @@ A candidate is chosen when its result is right, a call with L2 flushed is faster
 2 % and twice the noise floor of its case, and it is slower by 1 % in no op that shares the plan, nor with inputs
 in L2; and all that once more beside the rule alone in another process, since where the memory of a process lies
 makes one of many forms 3 % slower.  --from takes several files: later measurements of a case replace earlier
-ones.  Exit code: 0 done, 1 cut short, 3 nothing measured, 4 usage.
+ones.  Exit code: 0 done, 1 cut short, 3 nothing measured, 4 usage, 130 stopped.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import gpu_compare  # first: it puts the repository on the path and looks for --dry
+import run_files
 
 from ascend_kernels.eagle import plan as eagle
 from ascend_kernels.harness import device, gate, isolated, plans
@@ -81,7 +82,17 @@ def confirmed(found: Mapping[str, Any]) -> list[dict[str, Any]]:
     def key(one: Mapping[str, Any]) -> str:
         return json.dumps([one["plan"], one["sizes"], one["choice"]])
 
-    second = {key(one): one for one in chosen(found["again"])}
+    # Of ops that share a plan each has to be there: half of a second process confirms nothing.
+    both = {(one["op"], one["case"]) for one in found["again"]}
+    missing = {
+        json.dumps([name, sizes])
+        for case in found["cases"]
+        if (case["op"], case["case"]) not in both
+        for name, sizes in case["sizes"].items()
+    }
+    second = {
+        key(one): one for one in chosen(found["again"]) if json.dumps([one["plan"], one["sizes"]]) not in missing
+    }
     return [{**second[key(one)], "tried": one["tried"]} for one in chosen(found["cases"]) if key(one) in second]
 
 
@@ -140,11 +151,12 @@ def run(given: argparse.Namespace) -> int:
         return 4
     try:
         ops = gpu_compare.named(given.ops)
-    except ValueError as error:
+        only = run_files.names(given.cases, {case for op in ops.values() for case in op.cases}, "case")
+        run_files.check_writable(given.json)
+    except (OSError, ValueError) as error:
         print(f"gpu_tune: {error}", file=sys.stderr)
         return 4
     dry = place == "dry"
-    only = {name for name in (given.cases or "").split(",") if name}
     jobs = [
         (op.name, case)
         for op in ops.values()
@@ -180,8 +192,8 @@ def run(given: argparse.Namespace) -> int:
             print("time is up", flush=True)
             cut = True
             break
-    time_again(found, place, given.json)
-    found["complete"] = not cut and not found["lost"]
+    missed = time_again(found, place, given.json)
+    found["complete"] = not cut and not found["lost"] and not missed
     gpu_compare.keep(given.json, found)
     if not found["cases"]:
         print("gpu_tune: nothing was measured", file=sys.stderr)
@@ -204,24 +216,35 @@ def timed(name: str, case: str, judged: dict[str, tuple[str, str]], place: str) 
     }  # fmt: skip
 
 
-def time_again(found: dict[str, Any], place: str, keep: Path | None) -> None:
-    """Time what was chosen once more beside its rule, in another process."""
+def time_again(found: dict[str, Any], place: str, keep: Path | None) -> int:
+    """Time what was chosen once more beside its rule, in another process; how many cases gave no times.
+
+    What an earlier second process gave for a case stays until there is a new one.  Raises ValueError on another
+    device than that of the first process."""
     right: dict[tuple[str, str], dict[str, tuple[str, str]]] = {}
     for one in chosen(found["cases"]):
         for case in found["cases"]:
             if case["sizes"].get(one["plan"]) == one["sizes"]:
                 forms = right.setdefault((case["op"], case["case"]), {RULE: ("ok", "")})
                 forms[f"{one['plan']} {json.dumps(one['choice'])}"] = ("ok", "")
-    found["again"] = []
+    missed = 0
+    for job in [job for job in right if job[0] not in OPS or job[1] not in OPS[job[0]].cases]:
+        missed += 1
+        del right[job]
+        print(f"{' '.join(job)}: no such case any more, so it is not timed again", flush=True)
     for job, outcome, reason in isolated.each(
         list(right), lambda job: timed(*job, right[job], place), seconds=300
     ):
         if outcome is None:
+            missed += 1
             print(f"{' '.join(job)}, timed again: {reason}", flush=True)
             continue
-        found["again"].append(outcome)
+        if outcome["device"] != found["device"]:
+            raise ValueError(f"what was chosen on {found['device']} cannot be timed again on {outcome['device']}")
+        found["again"] = [one for one in found["again"] if (one["op"], one["case"]) != job] + [outcome]
         print(f"{' '.join(job)}, timed again: {_said(outcome)}", flush=True)
         gpu_compare.keep(keep, found)
+    return missed
 
 
 def run_again(found: dict[str, Any], keep: Path) -> int:
@@ -230,9 +253,15 @@ def run_again(found: dict[str, Any], keep: Path) -> int:
     if place == "cpu":
         print("gpu_tune: no GPU or NPU here; --dry tries it without one", file=sys.stderr)
         return 4
-    time_again(found, place, keep)
+    try:
+        run_files.check_writable(keep)
+        missed = time_again(found, place, keep)
+    except (OSError, ValueError) as error:
+        print(f"gpu_tune: {error}", file=sys.stderr)
+        return 4
     gpu_compare.keep(keep, found)
-    return 0
+    print(f"{len(confirmed(found))} of {len(chosen(found['cases']))} choices hold")
+    return 1 if missed else 0
 
 
 def _said(outcome: Mapping[str, Any]) -> str:
@@ -246,10 +275,14 @@ def _gain(one: Mapping[str, Any]) -> str:
 
 
 def merged(several: list[dict[str, Any]]) -> dict[str, Any]:
-    """Several runs as one.  Raises ValueError when they are of different devices."""
-    devices = {found["device"] for found in several}
-    if len(devices) > 1:
-        raise ValueError(f"runs of different devices: {', '.join(sorted(devices))}")
+    """Several runs as one.  Raises ValueError when they are of different devices or versions, or have no case."""
+    several = [found for found in several if found["cases"] or found.get("again")]
+    if not several:
+        raise ValueError("no case was measured in these runs")
+    for what in ("device", "versions"):
+        kinds = {json.dumps(found.get(what), sort_keys=True) for found in several}
+        if len(kinds) > 1:
+            raise ValueError(f"runs of different {what.rstrip('s')}s: {', '.join(sorted(kinds))}")
     cases: dict[tuple[str, str], Any] = {}
     again: dict[tuple[str, str], Any] = {}
     for found in several:
@@ -298,7 +331,7 @@ def module(found: Mapping[str, Any]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = run_files.Parser(description=__doc__)
     parser.add_argument("--json", type=Path, metavar="FILE", help="where results go, after every case")
     parser.add_argument("--ops", help="only these ops, comma-separated")
     parser.add_argument("--cases", help="only these cases, comma-separated")
@@ -308,10 +341,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--from", dest="source", type=Path, nargs="+", metavar="FILE", help="earlier results")
     parser.add_argument("--write", type=Path, metavar="MODULE", help="with --from: write the chosen plans there")
     given = parser.parse_args(arguments)
+    if given.write and (given.source is None or given.json):
+        parser.error("--write goes with --from, and without --json")
     if given.source is None:
         return run(given)
     try:
-        found = merged([json.loads(place.read_text()) for place in given.source])
+        found = merged([run_files.read(place, "gpu_tune", 2, "cases", "lost") for place in given.source])
         if given.json:
             return run_again(found, given.json)
         if given.write:
@@ -325,4 +360,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_files.stoppable("gpu_tune", main))
