@@ -401,6 +401,44 @@ def test_what_a_later_run_measured_is_left_out_of_the_tables_before():
     assert gpu_compare.tables([second, comparison()]) == gpu_compare.table(comparison())
 
 
+def test_runs_of_other_devices_keep_their_tables_and_a_later_case_without_times_replaces_none():
+    import gpu_compare
+
+    first, second = comparison(), comparison()
+    second["device"] = {"after": {"name": "Another GPU"}}
+    text = gpu_compare.tables([first, second])
+    assert text.count("| assign_extend_cache_locs |") == 2 and "Another GPU" in text
+    second = comparison()
+    for row in second["rows"]:
+        if row["role"] == "op":
+            row["state"] = "wrong result"
+            del row["warm_us"], row["cold_us"]
+    second["rows"].reverse()  # whatever row comes first
+    text = gpu_compare.tables([first, second])
+    assert text.count("| assign_extend_cache_locs | extend-1024x4096 | 10.00 |") == 1
+    assert text.count("| assign_extend_cache_locs | extend-1024x4096 | wrong result |") == 1
+    with pytest.raises(ValueError, match="no case was measured"):
+        gpu_compare.tables([{**first, "rows": []}])
+
+
+def test_a_run_whose_empty_kernel_failed_still_has_its_table():
+    import gpu_compare
+
+    found = comparison()
+    for name in [name for name in found if name.startswith(("copy_", "empty_", "chain_"))]:
+        del found[name]
+    text = gpu_compare.table(found)
+    assert "| assign_req_to_token_pool | extend-1024x4096 | 10.00 | 10.00 | 5.00 |  | 40.00 |" in text
+    assert "were not measured." in text and "Every target is met." not in text
+
+
+def test_a_comparison_that_ran_out_of_time_says_so_with_its_exit_code(tmp_path):
+    arguments = ["--dry", "--ops", "assign_draft_cache_locs,route", "--workers", 1, "--seconds", 0.1]
+    done = tool("gpu_compare.py", *arguments, "--json", tmp_path / "new" / "c.json", code=3)
+    assert "nothing was measured" in done.stderr
+    assert "no case nope" in tool("gpu_compare.py", "--dry", "--cases", "nope", code=4).stderr
+
+
 @pytest.mark.parametrize("name", ["gpu_compare.py", "gpu_history.py", "gpu_sanitize.py"])
 def test_without_a_device_a_tool_says_so(name):
     assert "--dry tries it without one" in tool(name, code=4, ASCEND_KERNELS_DEVICE="cpu").stderr

@@ -12,7 +12,7 @@ slower by a fifth, and what ran before it by a quarter of a microsecond (behind 
 start sooner).  A form that launches just what the op launches in a case is no other form there.  Results are kept
 after every case, so a run that is cut short has what it measured.
 
-Exit code: 0 all targets met, 1 misses or wrong results, 3 nothing measured, 4 usage.
+Exit code: 0 all targets met, 1 misses, wrong results or cut short, 3 nothing measured, 4 usage, 130 stopped.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 if "--dry" in sys.argv:
     os.environ["ASCEND_KERNELS_DEVICE"] = "dry"
+
+import run_files
 
 import ascend_kernels  # noqa: F401  before triton, which binds to interpreter or compiler when it is imported
 from ascend_kernels.harness import device, gate, isolated, state, timing
@@ -309,7 +311,7 @@ def misses(found: dict[str, Any]) -> list[str]:
                 said.append(f"{op} {case}: {share:.0%} of copy bandwidth, {COPY_SHARE:.0%} is the target")
             small = empty and own["bytes"] / copy * 1e6 < LAUNCH_BOUND * empty
             for which, least in (("warm_us", empty), ("alone_us", found.get("empty_alone_us"))):
-                if small and own["family"] == "token_pool" and own[which] > (1 + OVER_EMPTY) * least:
+                if small and least and own["family"] == "token_pool" and own[which] > (1 + OVER_EMPTY) * least:
                     where = "in a graph" if which == "warm_us" else "alone"
                     said.append(f"{op} {case}: {own[which]:.2f} us {where}, an empty kernel {least:.2f} us")
     if found.get("large_cases_expected"):
@@ -330,12 +332,15 @@ def table(found: dict[str, Any]) -> str:
         )
         if part
     )  # fmt: skip
+    copy = found.get("copy_bytes_a_second")
     lines = [
         f"{facts}, commit `{found['commit'][:10]}`.",
         f"Copy bandwidth {found['copy_bytes_a_second'] / 1e12:.2f} TB/s read and written, an empty kernel "
         f"{found['empty_us']:.2f} us in a graph of many, {found['empty_alone_us']:.2f} us between two events and "
         f"{found['empty_host_us']:.1f} us on the host.  A program that loads an index, loads what it points at "
-        f"and stores that takes {found['chain_us']:.2f} us in a graph, {found['chain_alone_us']:.2f} us alone.",
+        f"and stores that takes {found['chain_us']:.2f} us in a graph, {found['chain_alone_us']:.2f} us alone."
+        if copy
+        else "Copy bandwidth and an empty kernel were not measured.",
         "Medians in us; warm: inputs in L2, cold: L2 flushed, both in a graph; alone: a call between two events.",
         "The other forms: cold.",
         "",
@@ -345,19 +350,19 @@ def table(found: dict[str, Any]) -> str:
     for (op, case), rows in by_case(found["rows"]).items():
         own = own_of(rows)
         if own is None:
-            lines.append(f"| {op} | {case} | {rows[0]['state']} | | | | | | |")
+            state = next((row["state"] for row in rows if row["role"] == "op"), rows[0]["state"])
+            lines.append(f"| {op} | {case} | {state} | | | | | | |")
             continue
         cold = {row["impl"]: f"{row['cold_us']:.2f}" for row in rows if "cold_us" in row}
         best = min(others(rows), key=lambda row: row["cold_us"], default=None)
-        share = (
-            f"{own['bytes'] / (own['cold_us'] * 1e-6) / found['copy_bytes_a_second']:.0%}" if own["bytes"] else ""
-        )
+        share = f"{own['bytes'] / (own['cold_us'] * 1e-6) / copy:.0%}" if own["bytes"] and copy else ""
         twin = f"{best['cold_us']:.2f} ({best['impl']})" if best else ""
         times = " | ".join(f"{own[which]:.2f}" for which in ("warm_us", "cold_us", "alone_us"))
         words = f"{times} | {share} | {cold.get(TORCH, '')} | {cold.get(ROWS, '')}"
         lines.append(f"| {op} | {case} | {words} | {twin} |")
     said = misses(found)
-    lines += ["", f"Targets missed: {len(said)}." if said else "Every target is met."]
+    met = "Every target is met." if copy else "No target of those that need no copy bandwidth is missed."
+    lines += ["", f"Targets missed: {len(said)}." if said else met]
     bound = [one for one in said if " an empty kernel " in one]
     rest = [one for one in said if one not in bound]
     if bound:
@@ -383,14 +388,18 @@ def write_docs(page: Path, runs: list[dict[str, Any]]) -> None:
 
 
 def tables(runs: list[dict[str, Any]]) -> str:
-    """The table of each run, without cases that a later one measured; no run speaks for the times of another."""
+    """The table of each run, without cases that a later one measured on such a device; no run speaks for the times
+    of another.  Raises ValueError when there is no case."""
     found: list[str] = []
-    later: set[tuple[str, str]] = set()
+    taken: dict[str | None, set[tuple[str, str]]] = {}
     for run in reversed(runs):
+        later = taken.setdefault(run["device"].get("after", {}).get("name"), set())
         rows = [row for row in run["rows"] if (row["op"], row["case"]) not in later]
         expected = run.get("large_cases_expected") and len(rows) == len(run["rows"])
         found += [table({**run, "rows": rows, "large_cases_expected": expected})] if rows else []
-        later |= {(row["op"], row["case"]) for row in rows if "warm_us" in row}
+        later |= {key for key, those in by_case(rows).items() if own_of(those)}
+    if not found:
+        raise ValueError("no case was measured in these runs")
     return "\n\n".join(reversed(found))
 
 
@@ -404,9 +413,7 @@ def keep(place: Path | None, found: dict[str, Any]) -> None:
 
 def named(names: str | None) -> dict[str, Op]:
     """The ops of a comma-separated list, all of them for none.  Raises ValueError for one that there is not."""
-    only = {name for name in (names or "").split(",") if name}
-    if only - set(OPS):
-        raise ValueError(f"no op {', '.join(sorted(only - set(OPS)))}")
+    only = run_files.names(names, OPS, "op")
     return {name: op for name, op in OPS.items() if not only or name in only}
 
 
@@ -421,13 +428,14 @@ def run(given: argparse.Namespace) -> int:
         return 4
     try:
         ops = named(given.ops)
-    except ValueError as error:
+        only = run_files.names(given.cases, {case for op in ops.values() for case in op.cases}, "case")
+        run_files.check_writable(given.json)
+    except (OSError, ValueError) as error:
         print(f"gpu_compare: {error}", file=sys.stderr)
         return 4
     dry = place == "dry"
     # The smallest ops first: their cases are many and their targets the sharpest.
     order = sorted(ops.values(), key=lambda op: op.family != "token_pool")
-    only = {name for name in (given.cases or "").split(",") if name}
     jobs = [
         (op.name, case)
         for op in order
@@ -498,7 +506,7 @@ def run(given: argparse.Namespace) -> int:
     if not any("warm_us" in row for row in found["rows"]):
         print("gpu_compare: nothing was measured", file=sys.stderr)
         return 3
-    return 1 if found["misses"] else 0
+    return 1 if found["misses"] or out_of_time else 0
 
 
 def confirm(found: dict[str, Any], work: Callable[[Job], dict[str, Any]], given: Any) -> None:
@@ -537,7 +545,7 @@ def _commit() -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = run_files.Parser(description=__doc__)
     parser.add_argument("--json", type=Path, metavar="FILE", help="where results go, after every case")
     parser.add_argument("--ops", help="only these ops, comma-separated")
     parser.add_argument("--cases", help="only these cases, comma-separated")
@@ -549,10 +557,12 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--docs", type=Path, metavar="PAGE", help="with --from: write the tables into this page")
     given = parser.parse_args(arguments)
+    if given.docs and given.source is None:
+        parser.error("--docs goes with --from")
     if given.source is None:
         return run(given)
     try:
-        runs = [json.loads(place.read_text()) for place in given.source]
+        runs = [run_files.read(place, "gpu_compare", 1, "rows", "commit") for place in given.source]
         if given.docs:
             write_docs(given.docs, runs)
         else:
@@ -564,5 +574,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parent))
-    sys.exit(main())
+    sys.exit(run_files.stoppable("gpu_compare", main))
