@@ -2,11 +2,14 @@
 
 import copy
 import functools
+import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tarfile
+import time
 from pathlib import Path
 
 import fake_programs as fake
@@ -40,6 +43,14 @@ def tool(name, *arguments, code=0, timeout=240, **more):
     )
     assert done.returncode == code, done.stdout[-2000:] + done.stderr[-2000:]
     return done
+
+
+def until(reached, process, seconds=120):
+    """Wait until something is so, while a process runs."""
+    end = time.monotonic() + seconds
+    while not reached():
+        assert process.poll() is None and time.monotonic() < end
+        time.sleep(0.05)
 
 
 # ---- reports of compute-sanitizer
@@ -193,6 +204,40 @@ def test_a_sanitizer_end_to_end(tmp_path, before, after, code, words):
     assert words in done.stdout
     [run] = json.loads((tmp_path / "s.json").read_text())["runs"]
     assert (run["troubles"] == []) == (code == 0)
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["--ops", "nope"], "no op nope"),
+        (["--tools", "memcheck,foo"], "no tool foo"),
+        (["--ops", OP, "--smallest", 10**9, "--largest", 10**9], "no job"),
+    ],
+)
+def test_a_sanitizer_that_looked_at_nothing_is_not_clean(tmp_path, arguments, words):
+    assert words in tool("gpu_sanitize.py", "--dry", *arguments, "--json", tmp_path / "s.json", code=4).stderr
+
+
+def test_a_report_that_is_not_there_is_usage(tmp_path):
+    assert "No such file" in tool("gpu_sanitize.py", "--read", tmp_path / "none.txt", code=4).stderr
+
+
+def test_a_sanitizer_that_is_stopped_takes_its_processes_with_it(tmp_path):
+    program = fake.program(tmp_path, "compute-sanitizer", f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 600\n")
+    command = [TOOLS / "gpu_sanitize.py", "--dry", "--sanitizer", program, "--tools", "memcheck", "--ops", OP,
+               "--json", tmp_path / "s.json", "--workers", 1]  # fmt: skip
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    env.pop("TRITON_INTERPRET", None)
+    process = subprocess.Popen([sys.executable, *map(str, command)], env=env, stderr=subprocess.PIPE, text=True)
+    try:
+        until(lambda: (tmp_path / "pid").is_file() and (tmp_path / "pid").read_text().strip(), process)
+        process.terminate()
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130 and "gpu_sanitize: stopped" in said and "Traceback" not in said
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
 def test_metadata_near_the_end_of_int32_is_refused(monkeypatch):
@@ -524,6 +569,62 @@ def test_a_lost_device_costs_a_commit_its_case(cases, bad, states, tmp_path, mon
     assert all("the device was lost: no answer" in entry["reason"] for entry in found[3:])
 
 
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("gpu_compare", "is no result of gpu_compare"),
+        ("gpu_tune", "is no result of gpu_tune"),
+        ("gpu_history", "is no result of gpu_history"),
+    ],
+)
+def test_a_file_that_is_no_result_is_named(name, words, tmp_path, capsys):
+    bad = {"cut": '{"version": 1, "rows', "list": "[1]", "empty": '{"version": 1}', "later": None}
+    fields = {"version": 9, "rows": [], "commit": "", "cases": [], "lost": {}, "entries": [], "commits": []}
+    bad["later"] = json.dumps(fields)
+    says = {"cut": "is not whole", "later": "is of a later"}
+    for kind, text in bad.items():
+        (tmp_path / kind).write_text(text)
+        assert importlib.import_module(name).main(["--from", str(tmp_path / kind)]) == 4
+        assert f"{tmp_path / kind} {says.get(kind, words)}" in capsys.readouterr().err
+
+
+def test_names_are_stripped_and_unknown_ones_named():
+    import run_files
+
+    assert run_files.names(" a, b ,", {"a", "b"}, "op") == ["a", "b"]
+    with pytest.raises(run_files.Unknown, match="no op d, e"):
+        run_files.names("a,e,d", {"a"}, "op")
+
+
+def test_a_place_that_takes_no_results_is_found_before_anything_is_measured(tmp_path):
+    import run_files
+
+    run_files.check_writable(tmp_path / "new folder" / "c.json")
+    assert list((tmp_path / "new folder").iterdir()) == []
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path, tmp_path / "file" / "c.json"):
+        with pytest.raises(OSError, match=str(place.parent if place != tmp_path else place)):
+            run_files.check_writable(place)
+
+
+@pytest.mark.parametrize(
+    "name, option",
+    [("gpu_compare", "--nope"), ("gpu_compare", "--docs=p.md"), ("gpu_tune", "--write=m.py"), ("carry", "bring")],
+)
+def test_usage_ends_with_the_exit_code_that_is_said(name, option, capsys):
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module(name).main([option])
+    assert ended.value.code == 4 and "usage:" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_unknown_ops_and_revisions_of_a_history_are_said():
+    done = tool("gpu_history.py", "--dry", "--last", 1, "--ops", "nope", code=4)
+    assert "no op nope in these commits" in done.stderr
+    done = tool("gpu_history.py", "--dry", "nosuch", code=4)
+    assert "gpu_history: git log: fatal: " in done.stderr and "nosuch" in done.stderr
+
+
 # ---- everything in one run, and a machine without a network
 
 
@@ -548,6 +649,53 @@ def test_all_parts_in_one_dry_run(everything):
     assert compare["dry"] and compare["complete"] and compare["misses"] == []
     assert {row["impl"] for row in compare["rows"]} == {"derived", "torch form"}
     assert json.loads((out / "doctor.json").read_text())["checks"]
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["--parts", "compare,foo"], "no part foo"),
+        (["--ops"], "--ops needs a value"),
+        (["--specimens", "/no/such/folder"], "/no/such/folder"),
+    ],
+)
+def test_usage_of_all_parts(tmp_path, arguments, words):
+    assert words in tool("gpu_all.sh", tmp_path / "out", "--dry", *arguments, code=4).stderr
+    assert not (tmp_path / "out").exists()
+
+
+FAKE_PYTHON = """#!/bin/sh
+case "$*" in
+  *gpu_compare.py*)
+    while [ "$1" != --json ]; do shift; done
+    echo "{mark}" > "$2"
+    {then} ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_all_parts_stopped_in_the_middle_are_packed_and_nothing_is_overwritten(tmp_path, how):
+    """timeout's process group of its own would let Ctrl-C pass by."""
+    out = tmp_path / "a folder"
+    first = fake.program(tmp_path, "first", FAKE_PYTHON.format(mark="first", then="exit 0"))
+    tool("gpu_all.sh", out, "--parts", "compare", PYTHON=str(first))
+    second = fake.program(tmp_path, "second", FAKE_PYTHON.format(mark="second", then="exec sleep 300"))
+    process = subprocess.Popen(
+        [str(TOOLS / "gpu_all.sh"), str(out)], env={**os.environ, "PYTHON": str(second)}, stdout=subprocess.PIPE,
+        text=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    try:
+        kept = out / "compare.json"
+        until(lambda: kept.is_file() and kept.read_text() == "second\n", process)
+        process.send_signal(how)
+        said, _ = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 1 and "history: not begun" in said
+    assert (out / "earlier-1" / "compare.json").read_text() == "first\n"
+    with tarfile.open(out / "devices.tar.gz") as packed:
+        assert {"./compare.json", "./earlier-1/compare.json", "./summary.txt"} <= set(packed.getnames())
 
 
 @pytest.mark.slow
@@ -626,3 +774,15 @@ def test_an_archive_with_anything_else_is_refused(tmp_path, name, kind, words):
     done = tool("carry.py", "bring", tmp_path / "bad.tar.gz", tmp_path / "results", code=4)
     assert words in done.stderr
     assert not list((tmp_path / "results").rglob("*")) and not (tmp_path / "outside.json").exists()
+
+
+def test_an_archive_that_was_cut_off_copies_nothing_and_says_so(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps([os.urandom(500).hex() for _ in range(20)]))
+    with tarfile.open(tmp_path / "good.tar.gz", "w:gz") as packed:
+        packed.add(tmp_path / "a.json", "a.json")
+    whole = (tmp_path / "good.tar.gz").read_bytes()
+    for size in (0, 5, 60, len(whole) // 2):
+        (tmp_path / "cut.tar.gz").write_bytes(whole[:size])
+        done = tool("carry.py", "bring", tmp_path / "cut.tar.gz", tmp_path / "results", code=4)
+        assert "is not whole, so nothing was copied" in done.stderr and "Traceback" not in done.stderr
+        assert not list((tmp_path / "results").rglob("*"))

@@ -12,6 +12,7 @@ which needs none.  Exit code: 0 done, 1 a file here differs and was left alone, 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import filecmp
 import json
 import os
@@ -21,10 +22,13 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import zlib
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import gpu_history
+import run_files
 
 ROOT = Path(__file__).resolve().parent.parent
 # What the suite needs beside torch, triton and numpy, which the machine has.
@@ -137,7 +141,7 @@ def bring(archive: Path, results: Path) -> tuple[int, list[str]]:
 def unpack(archive: Path, folder: Path) -> None:
     """Files of a results archive and nothing else: no links, no devices, no path outside the folder."""
     total = 0
-    with tarfile.open(archive) as packed:
+    with _whole(archive), tarfile.open(archive) as packed:
         for member in packed:
             name = PurePosixPath(member.name)
             if member.isdir():
@@ -153,6 +157,14 @@ def unpack(archive: Path, folder: Path) -> None:
             place.parent.mkdir(parents=True, exist_ok=True)
             with open(place, "wb") as out:
                 shutil.copyfileobj(source, out)
+
+
+@contextlib.contextmanager
+def _whole(archive: Path) -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, zlib.error, tarfile.TarError) as error:
+        raise CarryError(f"{archive} is not whole, so nothing was copied; fetch it again ({error})") from None
 
 
 def _join_json(path: Path, target: Path) -> int:
@@ -174,7 +186,7 @@ def _join_lines(path: Path, target: Path) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = run_files.Parser(description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
     one = verbs.add_parser("pack", help="fill a folder with everything the other machine needs")
     one.add_argument("folder", type=Path)

@@ -9,7 +9,7 @@
 Each commit's kernels live in two processes of their own, with today's harness, and give one sample of a case in
 turn; the result of a round is the geometric mean of both.
 Results are kept after every case.  Exit code: 0 done, 1 cut short or a commit had nothing, 3 nothing measured,
-4 usage.
+4 usage, 130 stopped.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import run_files
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "ascend_kernels"
@@ -79,11 +81,14 @@ def with_harness(folder: Path, commit: Commit) -> Path:
 
 
 def log(last: int, revisions: list[str]) -> list[Commit]:
-    """Commits that touch kernels, oldest first."""
+    """Commits that touch kernels, oldest first.  Raises ValueError with git's words."""
     command = ["git", "-C", str(ROOT), "log", "-z", "--first-parent", "--format=%H%x00%ct%x00%s"]
     command += revisions or [f"--max-count={last}", "HEAD"]
     command += ["--", PACKAGE, f":(exclude){PACKAGE}/harness"]
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise ValueError(f"git log: {(done.stderr.strip().splitlines() or ['no reason'])[0]}")
+    text = done.stdout
     fields = text.split("\0")
     rows = [fields[i : i + 3] for i in range(0, len(fields) - 2, 3)]
     return [Commit(h, int(when) * 1000, subject) for h, when, subject in reversed(rows)]
@@ -275,7 +280,10 @@ def measure(commits: list[Commit], folder: Path, given: argparse.Namespace) -> d
             worker.begin("list", [])
         lists = {key: worker.answer() or {} for key, worker in workers.items()}
         own = {worker.process.pid for worker in workers.values()}
-        only = {name for name in (given.ops or "").split(",") if name}
+        only = {name.strip() for name in (given.ops or "").split(",")} - {""}
+        known_ops = {op for known in lists.values() for op, facts in known.items() if isinstance(facts, dict)}
+        if known_ops:  # none at all is a fault of the commits, and `failed` or the entries say which
+            run_files.names(given.ops, known_ops, "op")
         questions = dict.fromkeys(
             (op, case)
             for known in reversed(list(lists.values()))
@@ -515,7 +523,7 @@ def _harmless(name: str) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = run_files.Parser(description=__doc__)
     parser.add_argument("revisions", nargs="*", help="commits, or ranges as git log takes them")
     parser.add_argument(
         "--last", type=int, default=12, metavar="N", help="the last N that touch kernels (default 12)"
@@ -539,7 +547,7 @@ def main(arguments: list[str] | None = None) -> int:
         return work()
     if given.source:
         try:
-            found = joined([json.loads(place.read_text()) for place in given.source])
+            found = joined([run_files.read(one, "gpu_history", 1, "entries", "commits") for one in given.source])
             if not given.results:
                 raise ValueError("--results FOLDER says where the asv results go")
             name = next((e["device"]["after"].get("name", "") for e in found["entries"]), "") or "device"
@@ -561,15 +569,20 @@ def _run(given: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         folder = given.specimens or Path(scratch)
         try:
+            run_files.check_writable(given.json)
             if given.specimens:
                 rows = json.loads((folder / "commits.json").read_text())["commits"]
                 commits = [Commit(**row) for row in rows]
             else:
                 commits = extract(log(given.last, given.revisions), folder)
-        except (OSError, ValueError, subprocess.CalledProcessError) as error:
+        except (OSError, ValueError, KeyError, TypeError, subprocess.CalledProcessError) as error:
             print(f"gpu_history: {error}", file=sys.stderr)
             return 4
-        found = measure(commits, folder, given)
+        try:
+            found = measure(commits, folder, given)
+        except run_files.Unknown as error:
+            print(f"gpu_history: {error} in these commits", file=sys.stderr)
+            return 4
     for name, why in found["failed"].items():
         print(f"{name[:10]}: {why}")
     if not any(entry["samples"] for entry in found["entries"]):
@@ -585,4 +598,4 @@ if __name__ == "__main__":
             os.environ["ASCEND_KERNELS_DEVICE"] = "dry"
     else:
         sys.path.pop(0)  # the commit's kernels come from PYTHONPATH
-    sys.exit(main())
+    sys.exit(main() if "--worker" in sys.argv else run_files.stoppable("gpu_history", main))

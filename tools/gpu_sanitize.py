@@ -3,10 +3,11 @@
     python tools/gpu_sanitize.py --json sanitize.json [--ops NAME,...] [--fuzz 20] [--seconds 360]
     python tools/gpu_sanitize.py --tools memcheck,racecheck --json sanitize.json
     python tools/gpu_sanitize.py --dry --json sanitize.json   # the interpreter's bounds in place of a sanitizer
-    python tools/gpu_sanitize.py --read REPORT.txt               # what a report says
+    python tools/gpu_sanitize.py --read REPORT.txt            # what a report says
 
 A run is clean when the sanitizer came to its summary, the summary counts nothing, and every job was done: silence
-is no proof.  Exit code: 0 clean, 1 reports or jobs that were not done, 4 usage or no sanitizer.
+is no proof.  Exit code: 0 clean, 1 reports or jobs that were not done, 4 usage, no sanitizer or no job,
+130 stopped.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import run_files
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ("memcheck", "racecheck", "initcheck")
@@ -289,7 +292,7 @@ def summary(runs: Iterable[Mapping[str, Any]]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = run_files.Parser(description=__doc__)
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the reports go, after every tool")
     parser.add_argument("--tools", default=",".join(TOOLS), help=f"of {', '.join(TOOLS)}")
     parser.add_argument("--ops", help="only these ops, comma-separated")
@@ -314,15 +317,15 @@ def main(arguments: list[str] | None = None) -> int:
     if given.work:
         return work(json.loads(given.work.read_text()))
     if given.read:
-        reading = read(given.read.read_text(errors="replace"), "given")
+        try:
+            reading = read(given.read.read_text(errors="replace"), "given")
+        except OSError as error:
+            print(f"gpu_sanitize: {error}", file=sys.stderr)
+            return 4
         print(json.dumps(asdict(reading), indent=1))
         return 1 if reading.reports or reading.counted or not reading.finished else 0
     if given.dry:
         os.environ["ASCEND_KERNELS_DEVICE"] = "dry"
-    tools = given.tools.split(",")
-    if not set(tools) <= set(TOOLS):
-        print(f"gpu_sanitize: --tools takes {', '.join(TOOLS)}", file=sys.stderr)
-        return 4
     import ascend_kernels  # noqa: F401
     from ascend_kernels.harness import device
     from ascend_kernels.registry import OPS
@@ -332,9 +335,18 @@ def main(arguments: list[str] | None = None) -> int:
         what = "compute-sanitizer" if program is None else "GPU"
         print(f"gpu_sanitize: no {what} here; --dry tries it without one", file=sys.stderr)
         return 4
-    only = {name for name in (given.ops or "").split(",") if name}
+    try:
+        tools = run_files.names(given.tools, TOOLS, "tool")
+        only = run_files.names(given.ops, OPS, "op")
+        run_files.check_writable(given.json)
+    except (OSError, ValueError) as error:
+        print(f"gpu_sanitize: {error}", file=sys.stderr)
+        return 4
     ops = {name: op for name, op in OPS.items() if not only or name in only}
     jobs = jobs_of(ops, given.fuzz, range(given.smallest, given.largest + 1), dry=given.dry)
+    if not jobs or not tools:  # nothing that was looked at is nothing that is clean
+        print("gpu_sanitize: no job: no tool, or no case of that size", file=sys.stderr)
+        return 4
     folder = given.json.parent if given.json else Path.cwd()
     begin = time.monotonic()
     runs: list[dict[str, Any]] = []
@@ -351,4 +363,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
-    sys.exit(main())
+    sys.exit(main() if "--work" in sys.argv else run_files.stoppable("gpu_sanitize", main))
