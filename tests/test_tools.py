@@ -757,6 +757,30 @@ def test_there_and_back_without_git_network_or_device(tmp_path):
     assert result.read_text() == "{}"
 
 
+def test_there_one_interrupt_ends_all_commits_and_packs(tmp_path):
+    (tmp_path / "run.sh").write_text((TOOLS / "carry_run.sh").read_text())
+    (tmp_path / "head").write_text("h\n")
+    (tmp_path / "commits").write_text("a\nb\nc\n")
+    results = tmp_path / "out" / "work" / "tree" / ".asv" / "results"
+    results.mkdir(parents=True)
+    run = 'case "$*" in *"cli run"*) trap "exit 130" INT; echo {} > .asv/results/$4.json; sleep 60 & wait ;; esac'
+    python = fake.program(tmp_path, "python", f"#!/bin/sh\n{run}\n")
+    process = subprocess.Popen(
+        ["bash", str(tmp_path / "run.sh"), str(tmp_path / "out")], env={**os.environ, "PYTHON": str(python)},
+        stdout=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    try:
+        until(lambda: (results / "a.json").is_file(), process)
+        os.killpg(process.pid, signal.SIGINT)
+        said, _ = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 1 and "run b: not begun" in said and "run c: not begun" in said
+    with tarfile.open(tmp_path / "out" / "results.tar.gz") as packed:
+        assert "./a.json" in packed.getnames() and "./b.json" not in packed.getnames()
+
+
 @pytest.mark.parametrize(
     "name, kind, words",
     [

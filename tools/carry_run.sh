@@ -38,13 +38,15 @@ fi
 export PYTHONPATH="$work/tree:$work/site${PYTHONPATH:+:$PYTHONPATH}" ASCEND_PERF_CACHE="$work/cache" PYTHONUNBUFFERED=1
 export ASCEND_PERF_COMMIT="$(cat "$here/head")"
 cd "$work/tree"
-worst=0
+worst=0 stopped=
+trap 'stopped=1 worst=1' INT HUP  # what runs has the signal too; what there is then is packed
 note() { printf '%s: exit %s\n' "$1" "$2" | tee -a "$out/summary.txt"; [ "$2" -eq 0 ] || worst=1; }
 : > "$out/summary.txt"
 "$python" -m dashboards.cli doctor --json > "$out/doctor.json" 2> "$out/doctor.log" || echo "doctor: no mode works, see doctor.json" >> "$out/summary.txt"
 results="$work/tree/.asv/results"
 if [ -n "$asv" ]; then
   while read -r commit; do
+    [ -z "$stopped" ] || { echo "run ${commit:0:10}: not begun" | tee -a "$out/summary.txt"; continue; }
     "$python" -m dashboards.cli run "$commit" --every-commit --quiet ${options[@]+"${options[@]}"} \
       >> "$out/run.log" 2>&1; note "run ${commit:0:10}" $?
     cp .asv/asv.log "$out/asv-${commit:0:10}.log" 2> /dev/null
@@ -56,7 +58,7 @@ else
     "$python" tools/gpu_history.py --from "$out/history.json" --results "$results" >> "$out/history.log" 2>&1
     note "history as asv results" $?; }
 fi
-[ -z "$tools" ] || { tools/gpu_all.sh "$out/tools" --specimens "$here/specimens" > "$out/tools.log" 2>&1; note tools $?; }
+[ -z "$tools" ] || [ -n "$stopped" ] || { tools/gpu_all.sh "$out/tools" --specimens "$here/specimens" > "$out/tools.log" 2>&1; note tools $?; }
 [ -d "$results" ] && tar -czf "$out/results.tar.gz" -C "$results" . && echo "$out/results.tar.gz"
 [ -s "$out/results.tar.gz" ] || { echo "run.sh: nothing was measured; see $out" >&2; exit 3; }
 exit $worst
