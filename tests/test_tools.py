@@ -683,7 +683,7 @@ def test_all_parts_stopped_in_the_middle_are_packed_and_nothing_is_overwritten(t
     second = fake.program(tmp_path, "second", FAKE_PYTHON.format(mark="second", then="exec sleep 300"))
     process = subprocess.Popen(
         [str(TOOLS / "gpu_all.sh"), str(out)], env={**os.environ, "PYTHON": str(second)}, stdout=subprocess.PIPE,
-        text=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        text=True, preexec_fn=lambda: signal.signal(how, signal.SIG_DFL),  # nohup and a shell's & ignore some
     )  # fmt: skip
     try:
         kept = out / "compare.json"
