@@ -206,12 +206,14 @@ def simulate_text(
     """
     costs = costs or _costs_of(generic)
     sizes = _grid(grid)
-    if only is not None and not (trace and 0 <= only < math.prod(sizes)):
-        raise ValueError(f"only={only} names one of {math.prod(sizes)} programs to trace")
-    traced = range(0) if not trace else range(math.prod(sizes)) if only is None else range(only, only + 1)
-    repeats = replay and not (trace and only is None) and math.prod(sizes) >= REPEATS
+    programs = math.prod(sizes)
+    if only is not None and not (trace and 0 <= only < programs):
+        raise ValueError(f"only={only} names one of {programs} programs to trace")
+    every = trace and only is None
+    traced = range(programs if every else 0) if only is None else range(only, only + 1)
+    repeats = replay and not every and programs >= REPEATS
 
-    def program(mode: str, indices: bool = False, trace: bool = trace and only is None) -> _Program:
+    def program(mode: str, indices: bool = False, trace: bool = every) -> _Program:
         return _program(generic, costs, trace, mode, indices)
 
     try:

@@ -238,7 +238,7 @@ def _status(done: Any, kernel: Any) -> list[str]:
     lines = [line for line in done.message.splitlines() if line.strip()]
     place = _place_in(done.message) or _source_place(done.message, kernel)
     if done.status == "ub overflow":
-        lines = [explain.advise(done)[0].sentence]
+        lines = [explain.too_large(done.message)]
     at = f"{place[0]}:{place[1]}: " if place else ""
     said = [f"  {at}{done.status}: {lines[0] if lines else 'no reason given'}"]
     said += [f"    {line}" for line in lines[1:12]] if failed_to_compile else []
