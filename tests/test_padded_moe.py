@@ -168,6 +168,16 @@ def test_plans_for_a_gpu_give_the_same_values(case, monkeypatch):
             assert verdict.ok, (name, impl, verdict.reason)
 
 
+@pytest.mark.parametrize(("cores", "tile"), [(132, 2048), (4, 512)], ids=["a core each", "few"])
+def test_wide_rows_of_the_weight_gradient_on_a_gpu(cores, tile, monkeypatch):
+    here = dataclasses.replace(GPU, cores=cores)
+    monkeypatch.setattr(device, "of", lambda _: here)
+    assert plan.wgrad_blocks(26, 2, 1536, 2, here).constants["TILE"] == tile
+    a = made("wgrad", 13, 1536, 5, 2, padding=16)
+    got = moe.padded_scatter_wgrad(**a, impl="blocks")
+    assert reference.close("wgrad", got, reference.padded_scatter_wgrad(**a), a) is None
+
+
 def test_padding_rows_are_zero_on_a_poisoned_allocation():
     a = made("gather", 13, 33, 5, 2, "empty", padding=16, spare=9, weights=FP32)
     for impl in ("planned", "each", "slices", "tokens", "blocks"):
